@@ -245,7 +245,7 @@ def test_only_what_cannot_win_is_stopped_on_recorded_curves(tmp_path: Path) -> N
     assert cannot_win(early, [leader]) is None
     flat = recorded(tmp_path / "flat", RECORDED / "seed1", share=0.6, gain=0.0)
     assert cannot_win(flat, [leader]) is None
-    fallen = recorded(tmp_path / "fallen", RECORDED / "seed1", share=0.6, gain=-0.5)
+    fallen = recorded(tmp_path / "fallen", RECORDED / "seed1", share=0.6, gain=-0.2)
     assert cannot_win(fallen, [leader]) is None, "a run that falls may rise again"
     assert cannot_win(leader, []) is None
 
