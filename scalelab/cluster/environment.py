@@ -41,7 +41,8 @@ _BY_ROLE: dict[ProcessRole, dict[str, str]] = {
         # compile it at an engine's start: with nvcc, on every node.
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
     },
-    "verifier": {},
+    # Ray hides a node's devices from an actor that holds some, and shows all of them to one that holds none.
+    "verifier": {"CUDA_VISIBLE_DEVICES": ""},
 }
 
 

@@ -2,9 +2,9 @@
 
 Fake tensors have shapes but no numbers. A rank of every distinct kind is built, loaded, trained for a step and
 exported. A device of an engine is configured, built and loaded, and receives new weights. A verifier grades for real,
-on this machine. Printed are memory and FLOPs beside the plan's, every exchange between ranks, what broke, and what
-could not be rehearsed (docs/rehearse.md). The exit code is 1 if a role would break, or was rehearsed with another
-setting than the run's.
+on this machine. Ray starts on the loopback, with a node's devices as numbers and an actor of each role. Printed are
+memory and FLOPs beside the plan's, every exchange between ranks, what broke, and what could not be rehearsed
+(docs/rehearse.md). The exit code is 1 if a role would break, or was rehearsed with another setting than the run's.
 
 Examples:
   scalelab rehearse scalerl_8b
@@ -43,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "simulate a CUDA device for the trainer, which finds tensors on the wrong one (default: where it is set up)"
     )
     parser.add_argument("--devices", choices=("auto", "yes", "no"), default="auto", help=devices)
+    only = "rehearse this kind alone; may be repeated"
+    parser.add_argument("--only", action="append", choices=("trainer", "engine", "verifier", "cluster"), help=only)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="roles side by side")
     parser.add_argument("--deadline", type=float, default=900.0, metavar="S", help="seconds for a role (default 900)")
     add_json(parser)
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.rehearse.environment import how_to_set_up, interpreters, simulated_cuda
     from scalelab.rehearse.planned import micro_batches
     from scalelab.rehearse.processes import rehearse_all
-    from scalelab.rehearse.roles import Role, engine_roles, trainer_roles
+    from scalelab.rehearse.roles import all_roles
     from scalelab.rehearse.setting import RehearsalSettings
 
     for option in ("imbalance", "jobs", "deadline"):
@@ -73,11 +75,7 @@ def run(args: argparse.Namespace) -> int:
     # a core's memory in the table is a rule of thumb: runs that are made for cores may need more
     if hardware.gpu or experiment.cluster.device == "gpu":
         check(experiment, Hardware(hardware, experiment.devices)).demand()
-    roles = [
-        *trainer_roles(experiment.trainer_setup.layout, experiment.cluster.trainers),
-        *engine_roles(experiment.generator_setup.tensor_parallel, experiment.cluster.generators),
-        Role("verifier", "verifier", 0, experiment.cluster.verifiers),
-    ]
+    roles = [role for role in all_roles(experiment, hardware) if not args.only or role.kind in args.only]
     setting = RehearsalSettings(experiment, hardware, micro_batches(experiment), args.imbalance)
 
     started = time.monotonic()

@@ -105,6 +105,21 @@ def listed_nodes(environment: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(done.stdout.split())
 
 
+def ray_start(ray: str, address: str, *, head: bool) -> list[str]:
+    """The command that holds one node's Ray.
+
+    Args:
+        ray: the program.
+        address: of Ray's head, with its port.
+        head: whether this node has the head.
+    """
+    words = [ray, "start", "--disable-usage-stats", "--block"]
+    if not head:
+        return [*words, f"--address={address}"]
+    host, _, port = address.rpartition(":")
+    return [*words, "--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
+
+
 def srun(settings: JobSettings, node: str) -> list[str]:
     """The beginning of a command that runs on one node beside other steps."""
     return ["srun", "--nodes=1", "--ntasks=1", "--overlap", f"--nodelist={node}", *settings.inside]
@@ -243,17 +258,7 @@ class RayOnNodes:
         return done.stdout
 
     def _start(self, node: str) -> NodeStep:
-        words = [self._ray, "start", "--disable-usage-stats", "--block"]
-        if node == self.settings.nodes[0]:
-            host = self.address.rpartition(":")[0]
-            words += [
-                "--head",
-                f"--node-ip-address={host}",
-                f"--port={self.settings.port}",
-                "--include-dashboard=false",
-            ]
-        else:
-            words += [f"--address={self.address}"]
+        words = ray_start(self._ray, self.address, head=node == self.settings.nodes[0])
         environment = {key: value for key, value in self.environment.items() if key != "RAY_ADDRESS"}
         return NodeStep(self.settings, node, words, environment | {"RAY_worker_niceness": "0"})
 

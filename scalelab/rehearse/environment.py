@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +47,18 @@ def interpreters(simulated: Interpreter | None) -> dict[str, Interpreter]:
     """
     kinds: tuple[ProcessRole, ...] = ("trainer", "engine", "verifier")
     pythons = {kind: Interpreter() for kind in kinds} | ({"trainer": simulated} if simulated else {})
-    return {kind: replace(one, environment={**_variables(kind), **one.environment}) for kind, one in pythons.items()}
+    own = {kind: replace(one, environment={**_variables(kind), **one.environment}) for kind, one in pythons.items()}
+    return {**own, "cluster": Interpreter(environment=_of_ray())}
+
+
+def _of_ray() -> dict[str, str]:
+    """Variables of a Ray that nobody else finds, read when it is imported; a token as `launch` gives its nodes one."""
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # in place of the user's, which stays as it is
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # keeps to the loopback (`scalelab.cluster.surroundings`)
+        "RAY_worker_niceness": "0",
+    }
 
 
 def _variables(kind: ProcessRole) -> dict[str, str]:

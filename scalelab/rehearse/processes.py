@@ -63,7 +63,7 @@ def rehearse_all(
     for kind, alike in groupby(roles, key=lambda role: role.kind):
         mine = tuple(alike)
         results: dict[int, RoleResult] = {}
-        with tempfile.TemporaryDirectory(prefix="scalelab-rehearsal-") as folder:
+        with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
             tasks = RoleTasks(setting, mine, Path(folder), jobs, deadline)
             for end in _rehearse(tasks, interpreters[kind]):
                 result = results[end.number] = _result(tasks, end)

@@ -32,8 +32,8 @@ class RoleResult:
 
     Attributes:
         role: its name.
-        kind: "trainer", "engine" or "verifier".
-        stands_for: ranks that it stands for.
+        kind: "trainer", "engine", "verifier" or "cluster".
+        stands_for: ranks that it stands for; nodes, for "cluster".
         phases: in order; those after one that failed are missing.
         memory_gib: by kind, when the role's memory was fullest.
         plan_memory_gib: the plan's, by the same kinds.

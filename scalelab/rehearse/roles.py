@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moe.settings import Layout
+from scalelab.hardware import Device
+from scalelab.run.config import Run
 
 
 @dataclass(frozen=True)
@@ -17,9 +19,9 @@ class Role:
 
     Attributes:
         name: for a reader, such as "trainer rank 15: last of tensor 4, expert 16".
-        kind: "trainer", "engine" or "verifier".
-        rank: among the trainer ranks, or among the devices that share an engine; 0 for a verifier.
-        stands_for: ranks that it stands for, itself included.
+        kind: "trainer", "engine", "verifier" or "cluster", each with a module of this folder.
+        rank: among the trainer ranks, or among the devices that share an engine; 0 for others.
+        stands_for: ranks that it stands for, itself included; nodes, for "cluster".
         stage: its pipeline stage; 0 for others than trainers.
     """
 
@@ -66,4 +68,22 @@ def engine_roles(devices: int, engines: int) -> list[Role]:
     return [
         Role(f"engine: tensor rank {rank} of {devices}", "engine", rank, engines * share)
         for rank, share in shares.items()
+    ]
+
+
+def all_roles(run: Run, hardware: Device) -> list[Role]:
+    """All roles of a run; those of a kind stand together.
+
+    Args:
+        run: the run.
+        hardware: says how many devices a node has.
+    """
+    cluster, nodes = run.cluster, 1
+    if cluster.device == "gpu":
+        nodes = -(-run.devices // hardware.per_node)
+    return [
+        *trainer_roles(run.trainer_setup.layout, cluster.trainers),
+        *engine_roles(run.generator_setup.tensor_parallel, cluster.generators),
+        Role("verifier", "verifier", 0, cluster.verifiers),
+        Role("cluster: a node of Ray", "cluster", 0, nodes),
     ]

@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -87,8 +88,12 @@ def main() -> None:
     importlib.import_module(f"scalelab.rehearse.{kind}")
     if MEMORY_GIB in os.environ:
         importlib.import_module("scalelab.rehearse.ranks").keep_device_in_forks()
+    late = False
     for end in _ends(tasks):
         print(json.dumps(asdict(end)), file=lines, flush=True)
+        late = late or end.late
+    if late:  # a role that was killed may have left processes of its own, which are in this one's group
+        os.killpg(0, signal.SIGKILL)
 
 
 def _hide_gpu_packages() -> None:
@@ -127,6 +132,7 @@ def _start(tasks: RoleTasks, number: int) -> int:
         return pid
     code = 1
     try:
+        tempfile.tempdir = str(tasks.folder)  # which is gone afterwards, however the role ends
         said = os.open(tasks.folder / f"{number}.log", os.O_WRONLY | os.O_CREAT)
         os.dup2(said, 1)
         os.dup2(said, 2)

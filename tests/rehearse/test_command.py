@@ -28,11 +28,13 @@ def test_a_miniature_is_rehearsed_for_the_cpu_where_temporary_files_alone_can_be
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout)
     assert (said["experiment"], said["hardware"], said["ok"]) == ("quickstart", "cpu", True)
-    trainer, engine, verifier = said["roles"]
+    trainer, engine, verifier, cluster = said["roles"]
     assert [phase["name"] for phase in verifier["phases"]] == ["start", "grade"]
+    assert [phase["name"] for phase in cluster["phases"]] == ["start", "trainer", "engine", "grader"]
     assert (verifier["role"], verifier["ok"], verifier["stands_for"]) == ("verifier", True, 1)
     assert trainer["role"] == "trainer rank 0"
     assert engine["role"] == "engine"
+    assert cluster["ok"]
     for role in (trainer, engine):
         assert role["ok"]
         assert role["problems"] == []
