@@ -143,6 +143,7 @@ def _json(
         "gpus": place.devices,
         "roles": {"generator": place.generators, "trainer": place.trainers},
         "engines": place.engines,
+        "verifiers": place.verifiers,
         "layout": {**asdict(place.trainer.layout), "data": _data(place)},
         "recompute": place.trainer.recompute,
         "memory_per_rank_gib": {"trainer": _gib(plan.trainer), "generator": _gib(plan.generator)},
@@ -217,8 +218,9 @@ def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assump
         )
         price = paid(run.budget.cost(tuned["most_gpu_hours"]))
         rows.append(("fine-tuning", f"{tuned['steps']:,} steps on {tuned['ranks']} ranks; {cost}{price}"))
-    if graded := reward_seconds(run):
-        rows.append(("rewards", f"{graded:.3g} s of processor time a step, on {run.cluster.verifiers} verifiers"))
+    graded = reward_seconds(run)
+    rewards = f"; {graded:.3g} s of processor time a step for rewards" if graded else ""
+    rows.append(("verifiers", f"{place.verifiers}{rewards}"))
     one = plan.evaluation
     rows.append(
         (

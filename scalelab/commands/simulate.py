@@ -24,10 +24,12 @@ from scalelab.commands.output import paid, print_json, print_table
 from scalelab.commands.plan import measured_of
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
+from scalelab.experiment.resolved import Resolved
 from scalelab.hardware import DEVICES
 from scalelab.plan.check import usual
 from scalelab.plan.driver import driver_warning
 from scalelab.plan.lengths import Recorded, fitting_prompt, lengths_of
+from scalelab.plan.placement import verifiers_on
 from scalelab.plan.prompts import draws, running_out
 from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
@@ -67,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Simulate the split asked for and the best split."""
     _check(args)
-    resolved = resolve(args.experiment, args.sets)
+    resolved = _on_devices(resolve(args.experiment, args.sets), args.gpus)
     speeds = None if args.like is None else measured_of(args.like)
     setting = _setting(args, resolved.run, None if speeds is None else speeds.assumed)
     shape = _split(args, setting)
@@ -80,13 +82,15 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         figures = {name: asdict(one) | {"driver_cores": one.driver} for name, one in found.items()}
         hours = steps * each
+        setup = {**_json(setting), "verifiers": resolved.run.cluster.verifiers}
         cost = {"budget_steps": steps, "budget_hours": hours, "cost": budget.cost(hours)}
-        print_json({"experiment": resolved.name, **_json(setting), **cost, **figures})
+        print_json({"experiment": resolved.name, **setup, **cost, **figures})
         return
     if speeds is not None:
         print(plain_line(speeds.line(str(args.like))))
     print(f"{resolved.name}: {setting.schedule}, {args.hours:g} h; lengths {setting.lengths.describe()}\n")
-    print_table(_rows(setting, found), ("", *found))
+    verifiers = ("verifiers", *(f"{resolved.run.cluster.verifiers}" for _ in found))
+    print_table([*_rows(setting, found), verifiers], ("", *found))
     print(f"\nrates: {', '.join(f'{name}={value:.3g}' for name, value in _json(setting)['rates'].items())}")
     spent = f"{steps * each:,.0f} {resolved.run.compute_unit}{paid(budget.cost(steps * each))}"
     print(f"\nbudget: {steps:,} steps, {spent}")
@@ -94,6 +98,14 @@ def run(args: argparse.Namespace) -> None:
     short = _too_short(resolved.run, setting, found["split"])
     for line in (*running_out(resolved.run, draws(resolved.run, steps)), *filter(None, [warning, short])):
         print(f"\n{line}")
+
+
+def _on_devices(resolved: Resolved, devices: int | None) -> Resolved:
+    """The experiment with verifiers in proportion to the devices asked for, which `_split` gives to the other roles."""
+    if devices is None:
+        return resolved
+    cluster = replace(resolved.run.cluster, verifiers=verifiers_on(resolved.run, devices))
+    return replace(resolved, run=replace(resolved.run, cluster=cluster))
 
 
 def _too_short(run: Run, setting: SimulationSettings, figures: Figures) -> str | None:

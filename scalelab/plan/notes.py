@@ -24,7 +24,7 @@ def notes(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> list
     """Remarks about a placement on devices of a kind, each with what to do."""
     driver = driver_warning(plan.driver)
     idle = idle_notes(run, plan, device, assumed)
-    own = [*idle, *_preempted(run, plan, device, assumed), *_verified(run, plan), *_evaluated(run, plan)]
+    own = [*idle, *_preempted(run, plan, device, assumed), *_verified(plan), *_evaluated(run, plan)]
     return [*own, *filter(None, [driver]), *uncounted(run)]
 
 
@@ -51,9 +51,9 @@ def _preempted(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) ->
     ]
 
 
-def _verified(run: Run, plan: RunPlan) -> list[str]:
+def _verified(plan: RunPlan) -> list[str]:
     """Say that the verifiers hold a step up, and how many would not."""
-    s, verifiers = plan.seconds, run.cluster.verifiers
+    s, verifiers = plan.seconds, plan.placement.verifiers
     others = max(s["train"], s["generate"], s["hold"])
     if s["verify"] <= others:
         return []

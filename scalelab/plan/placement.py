@@ -24,6 +24,7 @@ class Placement:
         trainer: layout, micro-batch and recompute of the trainer.
         generator: the engines, with the devices that share one.
         per_node: trainer ranks that share a node where there are as many (`Cluster.devices_per_node`).
+        verifiers: actors that grade.
         shared: whether a trainer rank and an engine are on each device (`Cluster.share_devices`); None leaves what the
             run says.
     """
@@ -33,6 +34,7 @@ class Placement:
     trainer: TrainerSetup
     generator: GeneratorSetup
     per_node: int
+    verifiers: int
     shared: bool | None = None
 
     @property
@@ -55,6 +57,7 @@ class Placement:
             "Cluster.trainers": self.trainers,
             "Cluster.generators": self.engines,
             "Cluster.devices_per_node": self.per_node,
+            "Cluster.verifiers": self.verifiers,
             "SFT.trainers": self.trainers,  # a layout that cuts RL's ranks need not cut another number of them
             **sharing,
             **layout,
@@ -69,6 +72,7 @@ class Placement:
             "trainers": self.trainers,
             "generators": self.engines,
             "devices_per_node": self.per_node,
+            "verifiers": self.verifiers,
         }
         if self.shared is not None:
             cluster |= {"share_devices": self.shared, "publication": "files"}
@@ -95,7 +99,12 @@ def placement(run: Run) -> Placement:
     """The placement in a run's configuration."""
     cluster, shared = run.cluster, run.cluster.share_devices or None
     roles = cluster.trainers, cluster.generators, run.trainer_setup, run.generator_setup
-    return Placement(*roles, cluster.devices_per_node, shared)
+    return Placement(*roles, cluster.devices_per_node, cluster.verifiers, shared)
+
+
+def verifiers_on(run: Run, devices: int) -> int:
+    """Verifiers of a run on another number of devices, in the same proportion and rounded up."""
+    return max(1, -(-run.cluster.verifiers * devices // run.devices))
 
 
 def room_for_engines(place: Placement, nodes: Sequence[int]) -> int:
@@ -115,12 +124,12 @@ def room_for_engines(place: Placement, nodes: Sequence[int]) -> int:
 
 
 def resize(run: Run, gpus: int) -> Placement:
-    """A run's placement with its roles in the same proportion on another number of devices; one device is shared.
+    """A run's placement with its roles and verifiers in the same proportion on other devices; one device is shared.
 
     Raises:
         LabError: if there are too few for one of each.
     """
-    place, multiple = placement(run), ranks_per_copy(run.trainer.layout)
+    place, multiple = replace(placement(run), verifiers=verifiers_on(run, gpus)), ranks_per_copy(run.trainer.layout)
     if (place.shared or gpus == 1) and gpus % multiple == 0:
         return replace(place, trainers=gpus, engines=gpus, shared=True)
     share = place.trainers / (place.trainers + place.generators)

@@ -23,7 +23,7 @@ from scalelab.plan.memory import (
     message_memory,
     trainer_memory,
 )
-from scalelab.plan.placement import Placement, placement, room_for_engines
+from scalelab.plan.placement import Placement, placement, room_for_engines, verifiers_on
 from scalelab.plan.shape import parameter_counts
 from scalelab.plan.speed import (
     Assumptions,
@@ -193,7 +193,8 @@ def propose(run: Run, hardware: Hardware, assumed: Assumptions, trainers: int | 
         if config is None:
             continue
         for engine, per_node in itertools.product(choices, bundles):
-            place = Placement(count, (gpus - count) // engine.tensor_parallel, config, engine, per_node, shared)
+            rest = (gpus - count) // engine.tensor_parallel
+            place = Placement(count, rest, config, engine, per_node, verifiers_on(run, gpus), shared)
             if device.gpu:
                 place = replace(place, engines=room_for_engines(place, hardware.nodes))
             if place.engines < 1:
@@ -238,7 +239,7 @@ def _on_one(run: Run, hardware: Hardware, assumed: Assumptions) -> RunPlan | Non
     if config is None:
         return None
     engine = replace(run.generator_setup, tensor_parallel=1, kv_cache_gib=1e-9)
-    place = Placement(1, 1, config, engine, _bundles(run, hardware)[0], shared=True)
+    place = Placement(1, 1, config, engine, _bundles(run, hardware)[0], verifiers_on(run, 1), shared=True)
     single = plan_of(run, place, device, assumed)
     room = device.memory_gib - single.trainer.total - single.generator.total
     cache = min(run.generator.kv_cache_gib, int(room * 4) / 4)
@@ -265,7 +266,10 @@ def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Train
         sending = _sending(run)
         if trainer_memory(hf, config, ranks, longest, device.gpu, sending).total > device.memory_gib:
             return False
-        beside = Placement(ranks, run.cluster.generators, config, run.generator_setup, ranks, shared=False)
+        cluster = run.cluster
+        beside = Placement(
+            ranks, cluster.generators, config, run.generator_setup, ranks, cluster.verifiers, shared=False
+        )
         return beside.given_to(run) is not None
 
     return next((config for config in cheapest_first if fits(config)), None)

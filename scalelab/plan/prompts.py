@@ -90,8 +90,8 @@ def reward_seconds(run: Run) -> float:
     return each * run.recipe.completions_per_step
 
 
-def verify_seconds(run: Run) -> float:
-    """Mean seconds in which the run's verifiers grade a completion, of tasks that say what a reward costs.
+def verify_seconds(run: Run, verifiers: int) -> float:
+    """Mean seconds in which so many verifiers grade a completion, of tasks that say what a reward costs.
 
     Each verifier grades as many completions of a task side by side as the task has `workers`.
     """
@@ -99,7 +99,7 @@ def verify_seconds(run: Run) -> float:
     each = (
         shares[task.name] * getattr(task, "seconds_per_reward", 0.0) / getattr(task, "workers", 1) for task in run.tasks
     )
-    return sum(each) / run.cluster.verifiers
+    return sum(each) / verifiers
 
 
 def uncounted(run: Run) -> list[str]:

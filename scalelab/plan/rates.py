@@ -84,7 +84,7 @@ def rates(
         export_seconds=update.standstill,
         transfer_seconds=update.transfer,
         pause_seconds=update.pause,
-        host_seconds=verify_seconds(run),
+        host_seconds=verify_seconds(run, run.cluster.verifiers),
     )
 
 

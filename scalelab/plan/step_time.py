@@ -55,7 +55,7 @@ class StepTime:
         self._longest = recipe.max_tokens
         prompts = recipe.prompts_per_step * self._round
         self._first_group = 0.0 if self._pipeline else first_group_tokens(run, assumed, prompts)
-        self._graded = verify_seconds(run)
+        self._graded = verify_seconds(run, place.verifiers)
 
     def seconds(
         self, evaluated: float = 0.0, checkpoint: float = 0.0, engines: int | None = None, aside: bool = False

@@ -41,7 +41,7 @@ def test_verifiers_that_are_too_few_hold_a_step_up_and_the_number_that_is_named_
     free, held = planned(plenty), planned(few)
     assert held.seconds["step"] == held.seconds["verify"] > free.seconds["step"]
     # Longhand: every completion of a step, and its share of the evaluations', is two seconds of one of four cores.
-    assert verify_seconds(few) == 2.0 / 4
+    assert verify_seconds(few, 4) == 2.0 / 4
     assert held.seconds["verify"] >= few.recipe.completions_per_step * 2.0 / 4
     [said] = [one for one in notes(few, held, device("h100"), Assumptions()) if "verifiers take" in one]
     enough = int(said.rpartition("=")[2])

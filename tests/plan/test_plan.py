@@ -69,6 +69,31 @@ def test_roles_keep_their_proportion_on_another_number_of_devices(dense, scout):
         resize(scout, 5)
 
 
+def test_verifiers_keep_their_proportion_rounded_up_and_never_none(dense, scout):
+    """16 on 80 devices."""
+    assert [resize(dense, gpus).verifiers for gpus in (5, 40, 80, 81, 160, 1000)] == [1, 8, 16, 17, 32, 200]
+    assert resize(scout, 160).settings()["Cluster.verifiers"] == 32
+    assert resize(dense, 160).given_to(dense).cluster.verifiers == 32
+    found = propose(scout, Hardware(device("h100"), 160), ASSUMED)
+    assert found.placement.verifiers == 32
+
+
+@pytest.mark.parametrize(("command", "more"), [("plan", ()), ("simulate", ("--no-search", "--hours", "0.3"))])
+def test_gpus_rescales_verifiers_with_the_other_roles_and_says_so(command, more, capsys):
+    """A reward of 2 s, of which twice the devices have twice as many under way."""
+    task = "Run.tasks=(@ReasoningGym(),)", "Run.task_weights=None", "ReasoningGym.family='leg_counting'"
+    costly = "ReasoningGym.seconds_per_reward=2.0", "ReasoningGym.workers=1"
+    sets = [word for one in (*task, *costly) for word in ("--set", one)]
+    asked = [command, "h100/scalerl_8b", "--gpus", "160", *more, *sets]
+    assert cli.main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verifiers"] == 32
+    each = found["rates"]["host_seconds"] if command == "simulate" else found["reward_seconds_per_step"] / 768 / 32
+    assert each == pytest.approx(2.0 / 32)
+    assert cli.main(asked) == 0
+    assert re.search(r"^verifiers +32\b", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_bytes_of_an_8b_on_one_rank_are_those_of_the_textbook():
     """18 bytes a parameter: bf16 weights, fp32 gradients, fp32 weights and moments (ZeRO, arXiv 1910.02054 §3.1)."""
     hf = resolve("scalerl_8b").run.model.to_hf()
