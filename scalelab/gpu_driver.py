@@ -40,12 +40,18 @@ def problem_here(
         return f"torch {importlib.metadata.version('torch')} is built without CUDA: {INSTALL}"
     if not driver.is_file():
         return None if _driver_answers() else f"there is no NVIDIA driver here ({driver} is missing): {VISIBLE}"
-    version = re.search(r"Kernel Module.*?\s(\d+)(\.\d+)+\s", driver.read_text())
-    oldest = OLDEST.get(int(cuda[1]))
-    if version is None or oldest is None or int(version[1]) >= oldest:
+    have, oldest = driver_version(driver), OLDEST.get(int(cuda[1]))
+    if have is None or oldest is None or int(have.partition(".")[0]) >= oldest:
         return None
-    have = version[0].split()[-1]
     return f"the NVIDIA driver is {have}, and CUDA {cuda[1]}.{cuda[2]} wants {oldest} or newer: update the driver"
+
+
+def driver_version(driver: Path = DRIVER) -> str | None:
+    """The version of the NVIDIA driver here, such as 580.65.06; None where the system does not show it."""
+    if not driver.is_file():
+        return None
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", driver.read_text())
+    return None if found is None else found[1]
 
 
 def _driver_answers() -> bool:
@@ -70,6 +76,6 @@ def smallest_memory() -> float | None:
         return None
 
 
-def look_here(packages: Mapping[str, str]) -> tuple[str | None, float | None]:
-    """Return what `problem_here` and `smallest_memory` say of this machine."""
-    return problem_here(packages), smallest_memory()
+def look_here(packages: Mapping[str, str]) -> tuple[str | None, float | None, str | None]:
+    """Return what `problem_here`, `smallest_memory` and `driver_version` say of this machine."""
+    return problem_here(packages), smallest_memory(), driver_version()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -12,13 +12,17 @@ from scalelab.errors import LabError
 from scalelab.gpu_driver import look_here
 from scalelab.waiting import wait_for
 
+NAMED = 3
+"""Nodes with one version of the driver that a warning names."""
 
-def check_gpu_nodes(packages: Mapping[str, str], seconds: float) -> float | None:
+
+def check_gpu_nodes(packages: Mapping[str, str], seconds: float, say: Callable[[str], None]) -> float | None:
     """Refuse nodes whose torch or NVIDIA driver cannot use their GPUs, or that lack a package.
 
     Args:
         packages: modules that the run needs, with the setting that needs each.
         seconds: deadline of all answers.
+        say: takes a line for people, about drivers that differ.
 
     Returns:
         GiB of the smallest GPU; None if no node could ask its driver.
@@ -39,9 +43,30 @@ def check_gpu_nodes(packages: Mapping[str, str], seconds: float) -> float | None
     ]
     answers = wait_for(asked, seconds, f"{len(nodes)} nodes to look at their NVIDIA drivers")
     found = list(zip(nodes, answers, strict=True))
-    wrong = [(node["NodeManagerAddress"], problem) for node, (problem, _) in found if problem]
+    wrong = [(node["NodeManagerAddress"], problem) for node, (problem, *_) in found if problem]
     if wrong:
         address, problem = wrong[0]
         more = f" (and {len(wrong) - 1} more of {len(nodes)} nodes)" if len(wrong) > 1 else ""
         raise LabError(f"node {address}{more}: {problem}")
-    return min((memory for _, (_, memory) in found if memory is not None), default=None)
+    if warning := differing_drivers((node["NodeManagerAddress"], driver) for node, (*_, driver) in found):
+        say(warning)
+    return min((memory for _, (_, memory, _) in found if memory is not None), default=None)
+
+
+def differing_drivers(nodes: Iterable[tuple[str, str | None]]) -> str | None:
+    """Say that nodes have different NVIDIA drivers, all new enough; None where all that show theirs have one.
+
+    Args:
+        nodes: address of each, and the version of its driver.
+    """
+    having: dict[str, list[str]] = {}
+    for address, version in nodes:
+        if version is not None:
+            having.setdefault(version, []).append(address)
+    if len(having) < 2:
+        return None
+    listed = [
+        f"{version} on {', '.join(named[:NAMED])}" + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
+        for version, named in sorted(having.items())
+    ]
+    return f"nodes differ in their NVIDIA drivers: {'; '.join(listed)}. If only some of them fail, make them alike"

@@ -81,7 +81,7 @@ def _tuner(run: Run, work: Path, progress: Progress, ending: ExitStack) -> tuple
     ending.callback(end_ray)
     heed_signals()  # Ray has put a handler of its own in their place, which aborts
     if run.cluster.device == "gpu":
-        memory = check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds)
+        memory = check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds, progress.say)
         check_fine_tuning(run, of_ray(ray.nodes(), memory))
     file = ending.enter_context(FileIO(work / "faults.jsonl", "a"))
 

@@ -58,7 +58,7 @@ def run_on_cluster(
         if run.cluster.device == "gpu":
             if run.cluster.address is not None:
                 await_devices(run.cluster, run.devices, "resumed" in folder.manifest, progress.say)
-            memory = check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds)
+            memory = check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds, progress.say)
             hardware = of_ray(ray.nodes(), memory)
             if hardware.doubt:
                 progress.say(hardware.doubt)

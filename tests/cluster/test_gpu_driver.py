@@ -10,7 +10,8 @@ import pytest
 
 from moe.settings import OptimizerConfig, TrainerSetup
 from scalelab import gpu_driver
-from scalelab.gpu_driver import problem_here, smallest_memory
+from scalelab.cluster.gpu_nodes import differing_drivers
+from scalelab.gpu_driver import driver_version, problem_here, smallest_memory
 
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 24 2025\nGCC version:  gcc 12\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs)\n"
@@ -31,6 +32,17 @@ def test_an_old_driver_is_said(text: str, cuda: str, driver: str, said: str | No
     (tmp_path / "version.py").write_text(f"__version__ = '2.13.0'\ncuda: Optional[str] = '{cuda}'\nhip = None\n")
     (tmp_path / "driver").write_text(text.format(driver))
     assert problem_here({}, tmp_path / "driver", tmp_path) == said
+    assert driver_version(tmp_path / "driver") == driver
+
+
+def test_nodes_with_different_drivers_that_are_all_new_enough_are_named_in_one_line() -> None:
+    nodes = [(f"10.0.0.{number}", "580.65.06") for number in range(1, 6)]
+    assert differing_drivers([*nodes, ("10.0.0.6", None)]) is None
+    said = differing_drivers([("10.0.0.9", "581.15"), *nodes, ("10.0.0.6", None)])
+    assert said == (
+        "nodes differ in their NVIDIA drivers: 580.65.06 on 10.0.0.1, 10.0.0.2, 10.0.0.3 and 2 more; "
+        "581.15 on 10.0.0.9. If only some of them fail, make them alike"
+    )
 
 
 @pytest.mark.parametrize("status", [0, 9, None])

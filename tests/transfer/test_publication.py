@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from moe.model.config import Llama
 from moe.settings import TrainerSetup
+from scalelab.cluster import gpu_nodes
 from scalelab.cluster.actors import join_cluster, this_node
 from scalelab.cluster.gpu_nodes import check_gpu_nodes
 from scalelab.cluster.trainer import TrainerRank
@@ -53,11 +55,11 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
-    """Two nodes of one core each on loopback, this process beside the first."""
+    """Two nodes on loopback, each with a GPU by its count, this process beside the first."""
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1, "include_dashboard": False})
     try:
         other = cluster.add_node(num_cpus=1, num_gpus=1)
         join_cluster(cluster.address)
@@ -109,8 +111,27 @@ def test_nothing_of_a_trainers_weights_goes_through_rays_object_store(nodes: lis
 
 def test_a_node_whose_torch_or_driver_has_no_cuda_is_named_before_an_actor_starts(nodes: list[str]) -> None:
     why = r"torch .*\+cpu is built without CUDA: .*make install-gpu|there is no NVIDIA driver here"  # by torch's build
-    with pytest.raises(LabError, match=rf"^node [\d.]+: ({why})"):
-        check_gpu_nodes({}, 200)
+    with pytest.raises(LabError, match=rf"^node [\d.]+ \(and 1 more of 2 nodes\): ({why})"):
+        check_gpu_nodes({}, 200, print)
     needed = TrainerSetup(kernels="transformer_engine").packages
     with pytest.raises(LabError, match="needs the package transformer_engine, which is not"):
-        check_gpu_nodes(needed, 200)
+        check_gpu_nodes(needed, 200, print)
+
+
+def test_nodes_whose_drivers_differ_are_told_once_and_the_smallest_gpu_counts(
+    nodes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node answers with the version that is put in its place here, which has no GPU."""
+    import ray
+
+    first = nodes[0]
+
+    def look(packages: dict[str, str]) -> tuple[None, float, str]:
+        here = ray.get_runtime_context().get_node_id() == first
+        return None, 80.0 if here else 79.1, "580.65.06" if here else "581.15"
+
+    monkeypatch.setattr(gpu_nodes, "look_here", look)
+    told: list[str] = []
+    assert check_gpu_nodes({}, 200, told.append) == 79.1
+    [line] = told
+    assert re.fullmatch(r"nodes differ in their NVIDIA drivers: 580.65.06 on \S+; 581.15 on \S+\. If only .*", line)
