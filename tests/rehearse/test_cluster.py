@@ -153,5 +153,5 @@ def test_what_breaks_a_role_is_told_from_what_only_did_not_arrive() -> None:
     assert "OMP_NUM_THREADS is 8, and more than one" in " ".join(wrong_variables("engine", many, many))
 
 
-def test_nobody_answers_at_afree_port() -> None:
+def test_nobody_answers_at_a_free_port() -> None:
     assert not answers(f"127.0.0.1:{free_port()}")

@@ -1,0 +1,189 @@
+"""Everything that the product does only on a GPU stands in one list, with the test that runs it, or why none does."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.gpu_only import ROOT, gpu_only
+
+NEVER = "never: "
+SIMULATED = "rehearse/test_environment.py::test_a_mixture_lives_on_a_simulated_gpu"
+NODE = "rehearse/test_cluster.py::test_a_node_starts_beside_another_ray_and_leaves_no_process_file_or_token"
+BROADCAST = (
+    "transfer/test_broadcast.py::test_broadcast_weights_equal_the_trainers_and_a_lost_engine_costs_one_broadcast"
+)
+TWIN = "transfer/test_twin.py::test_new_weights_go_into_the_tensors_that_graphs_were_captured_with"
+OUTPUTS = "rollout/test_output_contract.py::test_outputs_of_the_runner_for_gpus_have_the_form_that_engines_read"
+RUNNER = "rollout/test_interruption.py::test_vllm_takes_the_processor_of_either_model_runner"
+REFUSED = "moe/test_device.py::test_a_gpu_that_is_not_there_is_refused_and_not_replaced_by_cores"
+CHOSEN = "moe/test_kernels.py::test_a_gpu_with_the_packages_gets_them_all"
+DRIVERS = "transfer/test_publication.py::test_nodes_whose_drivers_differ_are_told_once_and_the_smallest_gpu_counts"
+
+LIST: dict[str, tuple[str, str]] = {
+    # the loop and Ray
+    "scalelab/cluster/actors.py::actor_class": ("== gpu", NODE),
+    "scalelab/cluster/placement.py::Reservation.__init__": ("== gpu", NODE),
+    "scalelab/cluster/world.py::ClusterRun.__init__": (
+        "== files",
+        NEVER + "a whole run that broadcasts wants two GPUs",
+    ),
+    "scalelab/session/worlds.py::run_on_cluster": ("== gpu", NEVER + f"its parts are: {DRIVERS}"),
+    "scalelab/session/only_sft.py::_tuner": ("== gpu", NEVER + f"its parts are: {DRIVERS}"),
+    "scalelab/session/evaluate_model.py::engine_config": (
+        "torch.cuda.is_available",
+        NEVER + "it sizes the engine of `scalelab eval` for a folder; an engine starts on a GPU alone",
+    ),
+    "scalelab/sweep/sweep.py::cluster_devices": (
+        "== gpu",
+        NEVER + "it reads Ray's sum of one name in place of another",
+    ),
+    "scalelab/gpu_driver.py::smallest_memory": (
+        "import pynvml",
+        "cluster/test_gpu_driver.py::test_the_smallest_gpu_counts_and_a_driver_that_cannot_be_asked_does_not",
+    ),
+    # engines
+    "scalelab/rollout/engine.py": (".is_cpu", NEVER + "a variable is set for a CPU alone"),
+    "scalelab/rollout/engine.py::Engine.__init__": (".is_cpu", NEVER + "it starts vLLM, which wants a real GPU"),
+    "scalelab/rollout/engine.py::Engine.add": (
+        ".is_cpu",
+        NEVER + "vLLM draws on a GPU, by a temperature and a seed that only its sampler there takes",
+    ),
+    "scalelab/rollout/engine.py::engine_config": (
+        ".is_cpu",
+        NEVER + "what a CPU alone is told is vLLM's default there",
+    ),
+    "scalelab/rollout/engine.py::vllm_records": (".is_cpu", NEVER + f"what it decides is: {OUTPUTS}"),
+    "scalelab/rollout/engine.py::_check": (
+        ".is_cpu, == gpu",
+        "rollout/test_gpu_engine.py::test_an_engine_for_another_device_is_refused",
+    ),
+    "scalelab/rollout/interruption.py": (
+        "import vllm.v1.worker.gpu.sample.logits_processor.LogitsContext, "
+        "import vllm.v1.worker.gpu.sample.logits_processor.LogitsProcRequestState, "
+        "import vllm.v1.worker.gpu.sample.logits_processor.LogitsProcessor",
+        RUNNER,
+    ),
+    "scalelab/rollout/limits.py::attention_problem": (
+        "== gpu",
+        "rollout/test_split.py::test_a_split_is_allowed_if_and_only_if_vllm_can_make_it",
+    ),
+    # weights
+    "scalelab/transfer/broadcast.py": (
+        "import vllm.distributed.weight_transfer.nccl_engine.NCCLTrainerInitInfo, "
+        "import vllm.distributed.weight_transfer.nccl_engine.NCCLTrainerWeightTransferEngine",
+        BROADCAST,
+    ),
+    "scalelab/transfer/receiver.py::Receiver.__init__": ("nccl", BROADCAST),
+    "scalelab/transfer/engine_side.py::_Job._do": (
+        ".is_cpu, torch.accelerator.set_device_index",
+        NEVER + "threads have a current device on a GPU alone",
+    ),
+    "scalelab/transfer/engine_side.py::ShardTransfer.update_weights": (
+        ".is_cpu, torch.accelerator.synchronize",
+        NEVER + "copies end late on a GPU alone",
+    ),
+    "scalelab/transfer/twin.py::Twin.end": (".is_cpu", TWIN),
+    "scalelab/transfer/twin.py::Twin.exchange": (".is_cpu", TWIN),
+    "scalelab/transfer/twin.py::_room": (".is_cpu, .pin_memory", TWIN),
+    "scalelab/transfer/twin.py::_process": (".is_cpu", TWIN),
+    # the trainer
+    "moe/train/parallel.py::check_device": ("== gpu, torch.cuda.is_available", REFUSED),
+    "moe/train/parallel.py::_why_no_cuda": (".cuda, torch.cuda.init", REFUSED),
+    "moe/train/parallel.py::join": (
+        "nccl, torch.cuda.device_count, torch.cuda.is_available, torch.cuda.set_device",
+        SIMULATED,
+    ),
+    "moe/train/parallel.py::most_memory": (
+        "== cuda, torch.cuda.max_memory_allocated",
+        "moe/test_device.py::test_the_most_memory_of_a_rank_is_its_gpus_on_a_gpu_and_its_processs_on_a_cpu",
+    ),
+    "moe/train/trainer.py::Trainer._build": ("torch.cuda.is_available", SIMULATED),
+    "moe/train/optimizer.py::Optimizer.__init__": (".is_cuda", SIMULATED),
+    "moe/checkpoint/distributed.py::_random_state": (
+        "torch.cuda.get_rng_state, torch.cuda.is_available",
+        NEVER + "only a GPU has random numbers of its own",
+    ),
+    "moe/checkpoint/distributed.py::_set_random_state": (
+        "torch.cuda.is_available, torch.cuda.set_rng_state",
+        NEVER + "only a GPU has random numbers of its own",
+    ),
+    # the model
+    "moe/model/attention.py::_flash": (
+        "import flash_attn.flash_attn_varlen_func",
+        NEVER + "flash-attn has no wheel that imports without CUDA",
+    ),
+    "moe/model/gpt.py": (
+        "import megatron.core.extensions.transformer_engine.TEColumnParallelLinear, "
+        "import megatron.core.extensions.transformer_engine.TENorm, "
+        "import megatron.core.models.gpt.gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec",
+        "rehearse/test_environment.py::test_transformer_engines_layers_compute_what_the_local_ones_do",
+    ),
+    "moe/model/gpt.py::megatron_config": ("torch.cuda.is_available", SIMULATED),
+    "moe/model/layers.py::parameter_device": ("torch.cuda.current_device", SIMULATED),
+    "moe/model/head.py::product": (
+        "== cuda",
+        "moe/test_head.py::test_only_a_gpu_widens_bf16_products_and_only_for_the_fp32_head",
+    ),
+    "moe/model/kernels.py::this_host": (
+        "torch.cuda.get_device_capability, torch.cuda.get_device_name, torch.cuda.is_available",
+        NEVER + "a rehearsal names its own host in its place",
+    ),
+    "moe/model/kernels.py::choose": (".cuda", CHOSEN),
+    "moe/model/kernels.py::_layers": (".cuda", CHOSEN),
+    "moe/model/kernels.py::_dispatcher": (".cuda", CHOSEN),
+    "moe/model/kernels.py::_attention": (".cuda", CHOSEN),
+    "moe/model/kernels.py::_fusions": (".cuda", CHOSEN),
+}
+"""Function, or file for what it does when it is imported → its marks of a GPU, and the test below `tests/` that runs
+it: with a simulated device, a stand-in for NCCL, counted devices of Ray, or a device by name."""
+
+
+def functions(file: Path) -> set[str]:
+    return {node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)}
+
+
+def missing_tests(names: list[str]) -> list[str]:
+    """Those of `file.py::test` below `tests/` that are not there."""
+    lost = []
+    for name in names:
+        file, _, test = name.partition("::")
+        path = ROOT / "tests" / file
+        if not path.is_file() or test not in functions(path):
+            lost.append(name)
+    return lost
+
+
+def test_what_only_a_gpu_does_is_listed_and_nothing_else() -> None:
+    found = {place: ", ".join(sorted(marks)) for place, marks in gpu_only().items()}
+    assert found == {place: marks for place, (marks, _) in LIST.items()}, "tell in LIST what runs it"
+
+
+def test_every_test_that_is_named_is_there_and_every_reason_is_one() -> None:
+    run = [by for _, by in LIST.values() if not by.startswith(NEVER)]
+    assert missing_tests(run) == []
+    assert all(len(by) > len(NEVER) + 20 for _, by in LIST.values() if by.startswith(NEVER))
+    assert missing_tests(["rehearse/test_gpu_only.py::test_of_nobody"]) == ["rehearse/test_gpu_only.py::test_of_nobody"]
+
+
+@pytest.mark.parametrize(
+    ("source", "mark"),
+    [
+        ("def f(x):\n    torch.cuda.empty_cache()", "torch.cuda.empty_cache"),
+        ("def f(x):\n    if x.is_cuda:\n        pass", ".is_cuda"),
+        ("def f(x):\n    if x.device.type == 'cuda':\n        pass", "== cuda"),
+        ("def f(x):\n    torch.accelerator.synchronize()", "torch.accelerator.synchronize"),
+        ("def f(x):\n    group('nccl')", "nccl"),
+        ("def f(x):\n    from vllm.distributed.device_communicators import pynccl", "import vllm.distributed."),
+        ("def f(x):\n    import flashinfer", "import flashinfer"),
+    ],
+)
+def test_a_new_call_that_only_a_gpu_makes_is_found(source: str, mark: str, tmp_path: Path) -> None:
+    file = tmp_path / "moe/train/new.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(source + "\n")
+    ((place, marks),) = gpu_only(tmp_path).items()
+    assert place == "moe/train/new.py::f"
+    assert any(one.startswith(mark) for one in marks)
