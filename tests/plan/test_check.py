@@ -1,7 +1,9 @@
 """A run is held against the devices that are there before anything starts, and the nearest that fits is named."""
 
+import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -246,3 +248,21 @@ def test_engines_wider_than_a_node_are_offered_as_wide_as_one_and_as_many():
     assert (place.engines, place.generator.tensor_parallel, place.trainers) == (run.cluster.generators, 8, 16)
     assert check(place.given_to(run), Hardware(device("h100"), 528)).problems == ()
     assert check(run, Hardware(device("h100"), 80)).nearest.placement.devices <= 80
+
+
+def test_the_page_of_clusters_names_experiments_for_its_gpus_that_fit_and_no_setting_that_does_not():
+    """Its commands, with the bindings that it gives them; a folder or an address is the reader's own."""
+    text = (Path(__file__).parents[2] / "docs/cluster.md").read_text().replace("\\\n", "")
+    commands = re.findall(r"scalelab (?:plan|rehearse|run|launch \w+) (\S+)(.*)", text)
+    assert len(commands) >= 7
+    offered = re.findall(r"--set (Cluster\.publication=\w+)", text)
+    for name, rest in commands:
+        sets = re.findall(r"--set ((?:Recipe|Budget|Evaluation|Cluster)\.\S+)", rest)
+        run = resolve(name, sets).run
+        assert (run.cluster.hardware or "h100") == "h100", name
+        assert check(run, cluster(run)).problems == (), name
+    for setting in offered:
+        for name in ("h100/scalerl_8b", "h100/scalerl_17bx16"):
+            way, _, value = setting.partition("=")
+            run = resolve(name, [f"{way}={value!r}"]).run
+            assert check(run, cluster(run)).problems == (), setting

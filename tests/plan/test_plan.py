@@ -317,3 +317,13 @@ def test_the_costs_of_a_clusters_commands_are_the_plans():
             steps, seconds = 100, plan_of(run, placement(run), hardware, ASSUMED).seconds["step"]
         hours = steps * seconds / 3600
         assert said == [f"{seconds:.0f}", f"{steps}", f"{hours:.1f}", f"{hours * int(count):.0f}"], name
+
+
+def test_an_engine_whose_attention_is_chunked_takes_two_milliseconds_more_a_token(dense, scout):
+    """vLLM captures no whole graph there."""
+    for run, more in ((dense, 0.0), (scout, 0.002)):
+        with_it, without = (
+            plan_of(run, placement(run), device("gb200"), assumed).decoding.seconds
+            for assumed in (ASSUMED, dataclasses.replace(ASSUMED, chunked=0.0))
+        )
+        assert with_it - without == pytest.approx(more, abs=2e-4)

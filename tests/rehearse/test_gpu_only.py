@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.gpu_only import ROOT, gpu_only
+from tests.rehearse.findings import FINDINGS
 
 NEVER = "never: "
 SIMULATED = "rehearse/test_environment.py::test_a_mixture_lives_on_a_simulated_gpu"
@@ -68,7 +70,7 @@ LIST: dict[str, tuple[str, str]] = {
     ),
     "scalelab/rollout/limits.py::attention_problem": (
         "== gpu",
-        "rollout/test_split.py::test_a_split_is_allowed_if_and_only_if_vllm_can_make_it",
+        "rollout/test_split.py::test_heads_that_flash_attention_does_not_run_are_refused_on_a_gpu",
     ),
     # weights
     "scalelab/transfer/broadcast.py": (
@@ -187,3 +189,12 @@ def test_a_new_call_that_only_a_gpu_makes_is_found(source: str, mark: str, tmp_p
     ((place, marks),) = gpu_only(tmp_path).items()
     assert place == "moe/train/new.py::f"
     assert any(one.startswith(mark) for one in marks)
+
+
+def test_every_finding_at_full_size_has_a_test_that_notices_it() -> None:
+    numbers = {re.sub(r"(?<=\d)[a-d]$", "", name) for name in FINDINGS}
+    assert numbers == {*(f"C{n}" for n in range(1, 6)), *(f"P{n}" for n in range(1, 11)), "Under-counted"}
+    for said, tests in FINDINGS.values():
+        assert said.endswith(".")
+        assert tests
+        assert missing_tests([*tests]) == [], said

@@ -9,6 +9,7 @@ import pytest
 from moe.model.config import Llama, Mixtral, Qwen3Moe
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
+from scalelab.rollout.limits import attention_problem
 from scalelab.rollout.split import split_problem
 
 WIDE = Llama(num_attention_heads=12, num_key_value_heads=4, hidden_size=384, vocab_size=512 * 3)
@@ -46,3 +47,10 @@ def test_a_split_is_allowed_if_and_only_if_vllm_can_make_it(model: Llama, device
     problem = split_problem(model.to_hf(), devices)
     assert (problem is None) == (said is None)
     assert said is None or said in str(problem)
+
+
+@pytest.mark.parametrize(("size", "runs"), [(64, True), (256, True), (260, False), (320, False), (84, False)])
+def test_heads_that_flash_attention_does_not_run_are_refused_on_a_gpu(size: int, runs: bool) -> None:
+    problem = attention_problem({"head_dim": size}, "gpu")
+    assert (problem is None) == runs
+    assert runs or f"head_dim is {size}, and flash attention runs multiples of 8 up to 256" in str(problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,31 @@ def test_a_disk_that_takes_no_more_is_said_and_leaves_nothing(tmp_path: Path, mo
 def rollout(tokens: int) -> Rollout:
     ids = np.arange(tokens, dtype=np.int32)
     return Rollout("p", "math", ids[:1], ids, -ids.astype(np.float32), ids < 0, ((0, 0, tokens),), 1.0, "passed")
+
+
+def test_a_token_of_an_evaluation_costs_the_driver_no_python_object(tmp_path: Path) -> None:
+    """A part is let go of once it is written; lists of numbers would take 167 bytes a token."""
+    length = completions.PART_TOKENS // 4
+    one = Rollout(
+        prompt_id="p",
+        task="math",
+        prompt_ids=np.zeros(1, np.int32),
+        completion_ids=np.arange(length, dtype=np.int32),
+        logprobs_T=np.zeros(length, np.float32),
+        forced_T=np.zeros(length, bool),
+        spans=((0, 0, length),),
+        reward=1.0,
+        outcome="passed",
+    )
+    file = CompletionsFile(tmp_path / "step_000000.parquet")
+    tracemalloc.start()
+    try:
+        for _ in range(8):
+            file.add([one] * 4)
+            file._written.result(60)  # a run's completions come more slowly than they are written
+        file.finish().result(60)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        file.drop()
+    assert most < 60 * completions.PART_TOKENS, "bytes at once, for eight parts"
