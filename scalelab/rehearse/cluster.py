@@ -42,9 +42,9 @@ from scalelab.waiting import LateError, wait_for
 
 HOST = "127.0.0.1"
 UP_SECONDS, END_SECONDS = 60.0, 20.0
-"""Deadlines of Ray's head, of a reservation and of an actor's answer; and of the end of Ray's processes."""
+"""Deadlines of Ray's head, a reservation and an actor's answer; and of the end of Ray's processes."""
 STORE_BYTES = 80 * 2**20
-"""Of Ray's store of objects, nearly the least that it takes."""
+"""Size of Ray's store of objects, nearly the least that it takes."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NOT_REHEARSED = (
     "nodes that join over a network: one is there, on the loopback",
@@ -165,7 +165,7 @@ class _NodeRehearsal:
 
 
 def wrong_variables(role: ProcessRole, wanted: Mapping[str, str], seen: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with the environment of an actor: what did not arrive, and what breaks its role.
+    """Say what is wrong with the environment of an actor: variables that did not arrive, or that break its role.
 
     Args:
         role: of the actor.

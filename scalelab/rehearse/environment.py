@@ -47,8 +47,10 @@ def interpreters(simulated: Interpreter | None) -> dict[str, Interpreter]:
     """
     kinds: tuple[ProcessRole, ...] = ("trainer", "engine", "verifier")
     pythons = {kind: Interpreter() for kind in kinds} | ({"trainer": simulated} if simulated else {})
-    own = {kind: replace(one, environment={**_variables(kind), **one.environment}) for kind, one in pythons.items()}
-    return {**own, "cluster": Interpreter(environment=_of_ray())}
+    found = {"cluster": Interpreter(environment=_of_ray())}
+    for kind, one in pythons.items():
+        found[kind] = replace(one, environment={**_variables(kind), **one.environment})
+    return found
 
 
 def _of_ray() -> dict[str, str]:

@@ -15,7 +15,7 @@ from scalelab.cluster.heartbeats import Beating
 
 @dataclass(frozen=True)
 class Sight:
-    """What an actor sees.
+    """The surroundings of an actor, as it sees them.
 
     Attributes:
         variables: its environment, as far as it was asked for.

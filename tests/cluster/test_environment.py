@@ -49,6 +49,12 @@ def test_only_a_trainer_asks_for_expandable_segments() -> None:
     assert not any(name in environment("verifier") for name in ALLOCATOR)
 
 
+def test_a_grader_sees_no_gpu_and_the_others_those_that_ray_gives_them() -> None:
+    """Ray shows all of a node's to an actor that holds none (`tests/rehearse/test_cluster.py` asks Ray itself)."""
+    assert environment("verifier")["CUDA_VISIBLE_DEVICES"] == ""
+    assert not any("CUDA_VISIBLE_DEVICES" in environment(role) for role in ("trainer", "engine"))
+
+
 def test_an_engine_compiles_no_sampler_of_which_it_has_no_use() -> None:
     """FlashInfer's, which vLLM 0.32.0 builds from its sources when an engine starts on an H200."""
     found = subprocess.run(

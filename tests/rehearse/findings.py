@@ -1,4 +1,4 @@
-"""What breaks, costs or misleads a run on 8 to 800 GPUs, with the tests below `tests/` that notice it without one."""
+"""Findings that break, cost or mislead a run on 8 to 800 GPUs, with the tests that notice each without a GPU."""
 
 FINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "C1": (

@@ -94,7 +94,7 @@ def test_a_node_starts_beside_another_ray_and_leaves_no_process_file_or_token(an
 
 @pytest.mark.slow
 def test_a_table_that_gives_engines_expandable_segments_breaks_the_command(tmp_path: Path) -> None:
-    """The same checkout with one wrong line."""
+    """Rehearse from a copy of the checkout that has one wrong line."""
     for name in ("scalelab", "moe", "tasks", "experiments"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "recorded"))
     table = tmp_path / "scalelab/cluster/environment.py"

@@ -148,7 +148,7 @@ def functions(file: Path) -> set[str]:
 
 
 def missing_tests(names: list[str]) -> list[str]:
-    """Those of `file.py::test` below `tests/` that are not there."""
+    """Find the names, `file.py::test` below `tests/`, of tests that are not there."""
     lost = []
     for name in names:
         file, _, test = name.partition("::")
