@@ -92,18 +92,18 @@ LIST: dict[str, tuple[str, str]] = {
     "scalelab/transfer/twin.py::_room": (".is_cpu, .pin_memory", TWIN),
     "scalelab/transfer/twin.py::_process": (".is_cpu", TWIN),
     # the trainer
-    "moe/train/parallel.py::check_device": ("== gpu, torch.cuda.is_available", REFUSED),
-    "moe/train/parallel.py::_why_no_cuda": (".cuda, torch.cuda.init", REFUSED),
-    "moe/train/parallel.py::join": (
+    "moe/ranks/parallel.py::check_device": ("== gpu, torch.cuda.is_available", REFUSED),
+    "moe/ranks/parallel.py::_why_no_cuda": (".cuda, torch.cuda.init", REFUSED),
+    "moe/ranks/parallel.py::join": (
         "nccl, torch.cuda.device_count, torch.cuda.is_available, torch.cuda.set_device",
         SIMULATED,
     ),
-    "moe/train/parallel.py::most_memory": (
+    "moe/ranks/parallel.py::most_memory": (
         "== cuda, torch.cuda.max_memory_allocated",
         "moe/test_device.py::test_the_most_memory_of_a_rank_is_its_gpus_on_a_gpu_and_its_processs_on_a_cpu",
     ),
     "moe/train/trainer.py::Trainer._build": ("torch.cuda.is_available", SIMULATED),
-    "moe/train/optimizer.py::Optimizer.__init__": (".is_cuda", SIMULATED),
+    "moe/optimizer.py::Optimizer.__init__": (".is_cuda", SIMULATED),
     "moe/checkpoint/distributed.py::_random_state": (
         "torch.cuda.get_rng_state, torch.cuda.is_available",
         NEVER + "only a GPU has random numbers of its own",
