@@ -141,10 +141,11 @@ def _check(args: argparse.Namespace, run: Run) -> None:
 
 def _check_disk(out: Path, run: Run) -> None:
     """Refuse a file system without room for the run, where this machine sees it, too."""
+    from scalelab.plan.planner import step_hours
     from scalelab.run.disk import check_disk
 
     if any(parent.exists() and len(parent.parts) > 1 for parent in (out, *out.parents)):
-        check_disk(out, run)
+        check_disk(out, run, step_hours(run))
 
 
 def _check_hosts(hosts: list[str]) -> None:

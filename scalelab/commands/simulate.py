@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
     shape = _split(args, setting)
     found = {"split": simulate(setting, shape.generators, shape.trainers, hours=args.hours)}
     budget, each = resolved.run.budget, found["split"].device_hours_per_step
-    steps = budget.steps if budget.hours is None else min(budget.steps, max(1, int(budget.hours / each)))
+    steps = budget.steps_within(each)
     if not args.no_search:
         search = SEARCH_PERIODS * setting.period + 4
         found["best"] = best_split(setting, found["split"], search, hours=args.hours)

@@ -67,8 +67,7 @@ def _verified(plan: RunPlan) -> list[str]:
 def _evaluated(run: Run, plan: RunPlan) -> list[str]:
     """Say that an evaluation takes longer than the steps until the next, with what makes it shorter."""
     cost, step = plan.evaluation, plan.seconds["step"]
-    hours = plan.placement.devices * step / 3600
-    period = min((one.cadence.period(hours) for one in run.sets), default=float("inf"))
+    period = min((one.cadence.period(plan.step_hours) for one in run.sets), default=float("inf"))
     steps = cost.seconds / step
     if steps <= period:
         return []

@@ -75,6 +75,11 @@ class RunPlan:
     flops: float
     problems: tuple[str, ...]
 
+    @property
+    def step_hours(self) -> float:
+        """Device-hours of a step."""
+        return self.seconds["step"] * self.placement.devices / 3600
+
 
 def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) -> RunPlan:
     """The plan of a placement: its memory, time, compute, and the reasons why it cannot run."""
@@ -327,14 +332,10 @@ def step_hours(run: Run) -> float | None:
     name = run.cluster.hardware if run.virtual is None else run.virtual.hardware
     if name is None or not device(name).gpu:  # the table's "cpu" is a rule of thumb, and no bound
         return None
-    plan = plan_of(run, placement(run), device(name), Assumptions())
-    return plan.seconds["step"] * plan.placement.devices / 3600
+    return plan_of(run, placement(run), device(name), Assumptions()).step_hours
 
 
 def hours(run: Run, plan: RunPlan) -> tuple[int, float]:
     """(optimiser steps, GPU-hours) to the end of the budget."""
-    step_hours = plan.seconds["step"] * plan.placement.devices / 3600
-    steps = run.budget.steps
-    if run.budget.hours is not None:
-        steps = min(steps, max(1, int(run.budget.hours / step_hours)))
-    return steps, steps * step_hours
+    steps = run.budget.steps_within(plan.step_hours)
+    return steps, steps * plan.step_hours

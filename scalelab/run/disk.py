@@ -43,19 +43,16 @@ class Disk:
         return self.checkpoints + self.waiting + self.completions + self.lines
 
 
-def disk_needed(run: Run, step_hours: float | None = None) -> Disk:
+def disk_needed(run: Run, step_hours: float | None) -> Disk:
     """Upper bound on a run's bytes, from the longest completions allowed.
 
     Args:
         run: the run.
-        step_hours: device-hours that a step takes at least. Without them nobody knows the steps of a run that
-            `Budget.hours` ends, and it is counted as if it ended after `Evaluation.every` of them.
+        step_hours: device-hours that a step takes at least; None if nobody knows, and the run may take all of
+            `Budget.steps`.
     """
     recipe = run.recipe
-    steps = run.budget.steps
-    if run.budget.hours is not None:
-        last = run.evaluation.every if step_hours is None else int(run.budget.hours / step_hours) + 1
-        steps = min(steps, last)
+    steps = run.budget.steps_within(step_hours)
     taken = {*run.checkpoint_cadence.steps(steps, step_hours)} - {0}
     copies = len(run.checkpoints.kept(taken)) + 1
     per_completion = recipe.max_tokens * _PER_TOKEN_WAITING
@@ -82,7 +79,7 @@ def _most_kept(run: Run, one: ReadySet, steps: int) -> int:
     return most if kept.keep_last is None or kept.keep_every is not None else min(most, kept.keep_last)
 
 
-def check_disk(path: Path, run: Run, step_hours: float | None = None) -> None:
+def check_disk(path: Path, run: Run, step_hours: float | None) -> None:
     """Refuse to start or resume if the disk cannot hold the run.
 
     Args:
@@ -101,10 +98,13 @@ def check_disk(path: Path, run: Run, step_hours: float | None = None) -> None:
     free = shutil.disk_usage(parent).free
     if free >= max(_LEAST, needed.total - there):
         return
+    unknown = ""
+    if step_hours is None and run.budget.hours is not None:
+        unknown = f" in all {run.budget.steps:,} of Budget.steps, as nobody knows how many Budget.hours pays for"
     gib = {name: f"{size / 2**30:.1f}" for name, size in vars(needed).items()}
     raise LabError(
-        f"{parent} has {free / 2**30:.1f} GiB free, and this run writes up to {needed.total / 2**30:.1f} GiB and needs "
-        f"1 GiB in any case: {gib['checkpoints']} of checkpoints (CheckpointPolicy.keep_last, .keep_every), "
+        f"{parent} has {free / 2**30:.1f} GiB free, and this run writes up to {needed.total / 2**30:.1f} GiB{unknown} "
+        f"and needs 1 GiB in any case: {gib['checkpoints']} of checkpoints (CheckpointPolicy.keep_last, .keep_every), "
         f"{gib['waiting']} of rollouts beside them, {gib['completions']} of completions "
         f"(Retention.keep_last, .keep_every, .train_every, .train_gib), {gib['lines']} of lines; free some, keep less, "
         "or give another --out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -187,6 +188,15 @@ class Budget:
     def part(self, step: int, compute: float) -> float:
         """Part of the budget that so many steps and device-hours have spent: of the limit that is nearer."""
         return max(step / self.steps, 0.0 if self.hours is None else compute / self.hours)
+
+    def steps_within(self, hours_of_step: float | None) -> int:
+        """Optimiser steps that a run takes whose steps take so many device-hours; `steps` where these are not known.
+
+        The last begins while hours are left, and may end behind them.
+        """
+        if self.hours is None or hours_of_step is None:
+            return self.steps
+        return min(self.steps, math.ceil(self.hours / hours_of_step))
 
     def cost(self, hours: float) -> float | None:
         """Price of so many device-hours; None where none is given."""

@@ -22,8 +22,9 @@ from scalelab.hardware import device
 from scalelab.launcher import scripts
 from scalelab.plan.check import usual
 from scalelab.plan.placement import placement
-from scalelab.plan.planner import plan_of
+from scalelab.plan.planner import plan_of, step_hours
 from scalelab.plan.speed import Assumptions
+from scalelab.run.disk import disk_needed
 
 FOLDER = ("--set", "SFT.pretrained=/shared/model")
 BIG = ("h100/scalerl_8b", "h100/scalerl_8b_node", "h100/scalerl_17bx16", "h200/scalerl_17bx16_least", "scalerl_8b")
@@ -149,12 +150,14 @@ def test_a_full_file_system_is_told_before_any_device_is_allocated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=50 * 2**30))
+    needed = disk_needed(run := resolve("h100/scalerl_8b").run, step_hours(run)).total
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed - 1))
     assert main(["launch", "slurm", "h100/scalerl_8b", "--out", str(tmp_path / "run"), *FOLDER]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert "has 50.0 GiB free, and this run writes up to" in err
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**60))
+    assert f"GiB free, and this run writes up to {needed / 2**30:.1f} GiB" in err
+    assert needed > 700 * 2**30, "checkpoints of 314 GiB, and completions of 101 evaluations in 10,035 steps"
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed))
     assert main(["launch", "slurm", "h100/scalerl_8b", "--out", str(tmp_path / "run"), *FOLDER]) == 0
 
 

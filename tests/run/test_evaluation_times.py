@@ -63,7 +63,7 @@ def test_evaluations_by_hours_may_fill_as_much_disk_as_one_after_every_step() ->
     """scalerl_8b with 1,000 steps: 1,001 evaluations of 16,000 completions of 14,336 tokens each."""
     budget = ["Budget.steps=1000", "Budget.hours=None"]
     each, by_hours = (
-        disk_needed(resolve("scalerl_8b", [*budget, rule]).run).completions
+        disk_needed(resolve("scalerl_8b", [*budget, rule]).run, None).completions
         for rule in ("Evaluation.every=1", "Evaluation.every_hours=0.001")
     )
     assert each == by_hours == 1001 * 16_000 * (14_336 * 18 + 64)
@@ -74,7 +74,7 @@ def test_a_budget_of_hours_bounds_evaluations_by_hours_whatever_steps_take() -> 
     """80 hours and an evaluation every 4: after the first weights and every fourth hour, and at the end."""
     run = resolve("study/scalerl").run
     rows = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples
-    assert disk_needed(run).completions == 22 * rows * (run.recipe.max_tokens * 18 + 64)
+    assert disk_needed(run, None).completions == 22 * rows * (run.recipe.max_tokens * 18 + 64)
 
 
 def test_the_steps_of_a_budget_of_hours_are_bounded_by_the_plans_where_the_hardware_is_named() -> None:
@@ -82,11 +82,21 @@ def test_the_steps_of_a_budget_of_hours_are_bounded_by_the_plans_where_the_hardw
     hours = step_hours(run)
     assert hours is not None
     assert run.budget.hours is not None
-    steps = int(run.budget.hours / hours) + 1
+    steps = -(-run.budget.hours // hours)
     rows = run.evaluation.prompts * run.evaluation.samples * len(run.tasks)
     evaluations = steps // run.evaluation.every + 2
     assert disk_needed(run, hours).completions == evaluations * rows * (run.recipe.max_tokens * 18 + 64)
     assert step_hours(resolve("quickstart", ["Cluster.hardware=cpu"]).run) is None
+
+
+@given(st.integers(1, 99), st.integers(1, 99) | st.none(), st.integers(1, 99))
+def test_a_budget_pays_for_the_steps_that_begin_within_it(steps: int, hours: int | None, each: int) -> None:
+    budget = Budget(steps=steps, hours=hours)
+    taken = 0
+    while taken < budget.steps and (budget.hours is None or taken * each < budget.hours):  # as the loop goes on
+        taken += 1
+    assert budget.steps_within(each) == taken
+    assert budget.steps_within(None) == steps
 
 
 def test_an_evaluation_that_no_hours_separate_is_refused() -> None:

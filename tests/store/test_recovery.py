@@ -119,29 +119,43 @@ def test_completions_of_training_keep_their_limit_and_the_newest(run: Path) -> N
     assert len(list((run / "rollouts").glob("step_*"))) == 3
     every = ["Budget.hours=None", "Budget.steps=7400", "Retention.train_every=1"]
     free, limited = (
-        disk_needed(resolve("scalerl_8b", [*every, *more]).run) for more in ([], ["Retention.train_gib=50.0"])
+        disk_needed(resolve("scalerl_8b", [*every, *more]).run, None) for more in ([], ["Retention.train_gib=50.0"])
     )
-    none = disk_needed(resolve("scalerl_8b", every[:2]).run)
+    none = disk_needed(resolve("scalerl_8b", every[:2]).run, None)
     assert 50 < (limited.completions - none.completions) / 2**30 < 60 < free.completions / 2**30
 
 
 def test_a_start_counts_what_the_run_will_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = resolve("quickstart").run
-    needed = disk_needed(run)
+    needed = disk_needed(run, None)
     assert needed.total == needed.checkpoints + needed.waiting + needed.completions + needed.lines
     large = resolve("scalerl_8b", ["Budget.hours=None", "Budget.steps=7400"]).run
     kept = resolve("scalerl_8b", ["Budget.hours=None", "Budget.steps=7400", "Retention.keep_last=2"]).run
-    assert disk_needed(large).completions > 20 * disk_needed(kept).completions
+    assert disk_needed(large, None).completions > 20 * disk_needed(kept, None).completions
     usage = namedtuple("usage", "total used free")
     free = {"bytes": needed.total + 2**30}
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, free["bytes"]))
-    check_disk(tmp_path / "not" / "there", run)
+    check_disk(tmp_path / "not" / "there", run, None)
     with pytest.raises(LabError, match=r"this run writes up to .* of checkpoints .*Retention.keep_last") as refused:
-        check_disk(tmp_path, large)
+        check_disk(tmp_path, large, None)
     assert len(str(refused.value).splitlines()) == 1
     free["bytes"] = 2**30 - 1
     with pytest.raises(LabError, match="needs 1 GiB in any case"):
-        check_disk(tmp_path, run)
+        check_disk(tmp_path, run, None)
+
+
+def test_a_run_whose_steps_nobody_can_count_is_counted_with_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 2**38))
+    limited = resolve("scalerl_8b", ["Budget.steps=9000", "Budget.hours=100.0"]).run
+    unlimited = resolve("scalerl_8b", ["Budget.steps=9000", "Budget.hours=None"]).run
+    assert disk_needed(limited, None) == disk_needed(unlimited, None)
+    with pytest.raises(LabError, match=r"in all 9,000 of Budget\.steps, as nobody knows how many Budget\.hours pays"):
+        check_disk(tmp_path, limited, None)
+    with pytest.raises(LabError, match=r"writes up to [\d.]+ GiB and needs"):
+        check_disk(tmp_path, unlimited, None)
 
 
 def test_what_is_on_the_disk_already_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,5 +163,5 @@ def test_what_is_on_the_disk_already_needs_no_room(tmp_path: Path, monkeypatch: 
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 2 * 2**30))
     with open(tmp_path / "there", "wb") as file:
-        os.truncate(file.fileno(), disk_needed(large).total)  # sparse: it takes no room
-    check_disk(tmp_path, large)
+        os.truncate(file.fileno(), disk_needed(large, None).total)  # sparse: it takes no room
+    check_disk(tmp_path, large, None)
