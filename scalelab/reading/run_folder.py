@@ -23,8 +23,6 @@ from scalelab.reading.table import Table, from_records
 def read_run_folder(path: Path, wanted: Sequence[str] = ()) -> Table:
     """The evaluations of a run: for each task its mean reward, and the metrics that the run or the reader names.
 
-    Lines of older versions lack completions and tokens; those are derived from the batch size and the steps.
-
     Args:
         path: the run's folder.
         wanted: metrics to read as tasks of their own beside those that the run names, such as "math pass@4".
@@ -35,6 +33,22 @@ def read_run_folder(path: Path, wanted: Sequence[str] = ()) -> Table:
     content = read_below(path, "evals.jsonl") or b""
     records, torn = objects_in(path / "evals.jsonl", content, LONGEST_TEXT)
     notes = ("evals.jsonl: the last line is torn and was left out",) if torn else ()
+    return table_of_run(path, records, wanted, notes)
+
+
+def table_of_run(
+    path: Path, records: Sequence[tuple[int, dict[str, Any]]], wanted: Sequence[str] = (), notes: Sequence[str] = ()
+) -> Table:
+    """A run's evaluations as a table; arguments and errors as of `read_run_folder`.
+
+    Lines of older versions lack completions and tokens; those are derived from the batch size and the steps.
+
+    Args:
+        path: the run's folder.
+        records: the lines of its `evals.jsonl`, with their numbers.
+        wanted: as of `read_run_folder`.
+        notes: what was left out while the file was read.
+    """
     if any(record.get("afterwards") is True for _, record in records):  # in the order in which they were made
         records = sorted(records, key=lambda line: _step(line[1]))
     manifest = shown_manifest(path)

@@ -155,7 +155,7 @@ def test_the_mean_of_tasks_has_their_errors_as_independent(tmp_path: Path) -> No
     assert any("1 evaluations of single tasks" in note for note in mean.notes)
 
 
-def test_one_repeated_evaluation_gives_the_same_points_to_fit_page_report_and_notebook(
+def test_one_repeated_evaluation_gives_the_same_points_to_fit_page_report_notebook_and_trackers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
@@ -177,6 +177,7 @@ def test_one_repeated_evaluation_gives_the_same_points_to_fit_page_report_and_no
     np.testing.assert_allclose(points["stderr"], shown["stderr"])
     [item] = load_runs(folder).curves
     assert item.pass_rate_N.tolist() == expected
+    assert TrackedFits(folder).after(records[-1])["fit/math/A"] == pytest.approx(analyse(item).params["A"])
 
 
 @pytest.mark.parametrize("early", [1, 4])
