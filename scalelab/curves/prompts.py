@@ -10,10 +10,9 @@ Axes: `_P` prompts, `_S` seeds, `_M` draws.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ from scalelab.errors import LabError
 from scalelab.reading.cells import blank, numbers
 from scalelab.reading.sources import read_table
 from scalelab.reading.table import Table, dozen
+from tasks.errors import TaskError
+from tasks.scores import majority_at_k, mean_at_k, pass_at_k
 
 NAMES = {
     "prompt": ("prompt", "prompt_id", "question_id", "problem_id", "question", "problem"),
@@ -138,7 +139,8 @@ def _rates(table: Table, metric: str) -> dict[tuple[str, str], dict[str, dict[st
             raise LabError(f"{table.path}: no column {needed}; it has {dozen(table.columns)}")
     cells: dict[str, Sequence[Any]] = {ours: table.cells[name] for ours, name in columns.items() if name is not None}
     count = len(table.rows)
-    outcome_N = _outcomes(table, cells["outcome"])
+    outcomes = _outcomes(table, cells["outcome"]).tolist()
+    answers = [None if blank(cell) else str(cell) for cell in cells.get("answer", [None] * count)]
     compute_N = numbers(cells["compute"]).value_N if "compute" in cells else np.zeros(count)
     seeds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for row in range(count):
@@ -151,11 +153,12 @@ def _rates(table: Table, metric: str) -> dict[tuple[str, str], dict[str, dict[st
         for row in rows:
             if compute_N[row] == last:
                 prompts[str(cells["prompt"][row])].append(row)
-        answers = [str(cell) for cell in cells.get("answer", [""] * count)]
-        values = {
-            name: of_metric(metric, outcome_N[own], [answers[row] for row in own]) for name, own in prompts.items()
-        }
-        found.setdefault((task, run), {})[seed] = values
+        values = found.setdefault((task, run), {}).setdefault(seed, {})
+        for name, own in prompts.items():
+            try:
+                values[name] = of_metric(metric, [outcomes[row] for row in own], [answers[row] for row in own])
+            except TaskError as error:
+                raise LabError(f"{table.path}, prompt {name[:40]}: {error}") from None
     return found
 
 
@@ -183,25 +186,25 @@ def _outcomes(table: Table, cells: Sequence[Any]) -> Array:
     return found.value_N
 
 
-def of_metric(metric: str, outcome_K: Array, answers: Sequence[str]) -> float:
-    """One prompt's number, by its completions.
+def of_metric(metric: str, outcomes: Sequence[float], answers: Sequence[str | None]) -> float:
+    """One prompt's number, by its completions, as `tasks.scores` has it.
 
-    pass@k is 1 − C(n − c, k) / C(n, k) for c of n passed (Chen et al. 2021, arXiv 2107.03374, Eq. 1). Of answers that
-    are equally frequent, each is taken with the same probability.
+    Raises:
+        LabError: the metric is none of so many completions.
+        TaskError: the outcomes are none that it is made of, as partial credit is none of pass@k.
     """
+    count = len(outcomes)
     if metric == "mean":
-        return float(outcome_K.mean())
+        return mean_at_k([outcomes]).value
     if metric == "majority":
-        count = Counter(answers)
-        first = [answer for answer, times in count.items() if times == max(count.values())]
-        right = [np.mean([value for value, own in zip(outcome_K, answers) if own == answer]) for answer in first]
-        return float(np.mean(right))
+        return majority_at_k([list(zip(answers, outcomes))], count).value
     _, _, digits = metric.partition("pass@")
-    k, n = int(digits) if digits.isdecimal() else 0, len(outcome_K)
-    if not 1 <= k <= n:
-        raise LabError(f"{metric} of {n} completions of a prompt: use mean, majority, or pass@K with K up to {n}")
-    passed = int(np.count_nonzero(outcome_K >= 0.5))
-    return 1 - comb(n - passed, k) / comb(n, k)
+    k = int(digits) if digits.isdecimal() else 0
+    if not 1 <= k <= count:
+        raise LabError(
+            f"{metric} of {count} completions of a prompt: use mean, majority, or pass@K with K up to {count}"
+        )
+    return pass_at_k([outcomes], k).value
 
 
 def difference_by_prompt(

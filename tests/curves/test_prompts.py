@@ -14,15 +14,16 @@ from scalelab.curves.prompts import _student, of_metric, seeds_to_find, variance
 
 
 def test_pass_at_k_is_the_share_of_all_subsets_with_a_pass() -> None:
-    outcomes = np.array([1.0, 0, 0, 1, 0, 0, 0])
+    outcomes = [1.0, 0, 0, 1, 0, 0, 0]
     for k in (1, 2, 4, 7):
-        slow = np.mean([any(outcomes[list(chosen)] > 0) for chosen in combinations(range(7), k)])
+        slow = np.mean([any(chosen) for chosen in combinations(outcomes, k)])
         assert of_metric(f"pass@{k}", outcomes, []) == pytest.approx(slow)
 
 
 def test_the_majority_is_that_of_the_answers_and_a_tie_is_shared() -> None:
-    assert of_metric("majority", np.array([1.0, 1, 0, 0, 0]), ["4", "4", "5", "6", "7"]) == 1.0
-    assert of_metric("majority", np.array([1.0, 1, 0, 0]), ["4", "4", "5", "5"]) == 0.5
+    assert of_metric("majority", [1.0, 1, 0, 0, 0], ["4", "4", "5", "6", "7"]) == 1.0
+    assert of_metric("majority", [1.0, 1, 0, 0], ["4", "4", "5", "5"]) == 0.5
+    assert of_metric("majority", [1.0, 0, 0, 0], ["4", None, None, None]) == 1.0, "no answer is no vote"
 
 
 def test_intervals_hold_the_difference_for_new_prompts_and_new_seeds() -> None:
@@ -114,6 +115,7 @@ def test_outcomes_in_words_say_what_numbers_say(
         ("run,outcome\na,1\n", "mean", "no column prompt"),
         ("prompt,outcome\n1,2\n", "mean", "from 0 to 1, not '2'"),
         ("prompt,outcome\n1,1\n", "pass@2", "use mean, majority, or pass@K with K up to 1"),
+        ("run,prompt,outcome\na,1,0.6\nb,1,0.4\n", "pass@1", "prompt 1: pass@1 takes 1 for a completion that passed"),
         ("prompt,outcome\n1,1\n", "majority", "no column answer"),
         ("prompt,outcome\n1,1\n", "mean", "one run only"),
         ("run,prompt,outcome\na,1,1\nb,2,1\n", "mean", "0 prompts in common"),
