@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal
 
 from scalelab.errors import LabError
@@ -105,9 +107,28 @@ class Faults:
         self._write({"time": time.time(), "event": "recovered", "role": role, "name": name, "seconds": seconds})
         self._say(f"{name} is back after {seconds:.0f} s")
 
-    def replacing_trainer(self) -> TrainerRetries:
-        """Begin to call something of the trainer again and again, until no trainer is lost over it."""
-        return TrainerRetries(self)
+    def trainer_attempts(self, lost: TrainerLostError | None = None, **facts: Any) -> Iterator[TrainerAttempt]:
+        """Attempts of something that needs the trainer, until it is not lost over one.
+
+        Whoever asks waits each attempt's `pause`, and makes it inside of it.
+
+        Args:
+            lost: how the trainer was lost before the first attempt; None if it was not.
+            facts: further entries of the line on that.
+
+        Raises:
+            LabError: the trainer was replaced as often as it may be.
+        """
+        pauses = (0.0, *PAUSES)
+        for number in count():
+            if lost is not None:
+                self.lost("trainer", "the trainer", lost, **facts)
+            attempt = TrainerAttempt(again=lost is not None, pause=pauses[min(number, len(PAUSES))])
+            yield attempt
+            if attempt.error is None:
+                break
+            lost, facts = attempt.error, {}
+        self.recovered("trainer", "the trainer")
 
     def retry_with_new_trainer(self, attempt: Callable[[], None], replace: Callable[[], None]) -> None:
         """Call a function of the trainer while nothing else goes on; if the trainer is lost, replace it and call again.
@@ -119,42 +140,32 @@ class Faults:
         Raises:
             LabError: the trainer was replaced as often as it may be, or something else is wrong.
         """
-        retries, call = self.replacing_trainer(), attempt
-
-        def replace_and_attempt() -> None:
-            replace()
-            attempt()
-
-        while True:
-            try:
-                call()
-                break
-            except TrainerLostError as error:
-                retries.lost(error)
-            time.sleep(retries.pause)
-            call = replace_and_attempt
-        retries.over()
+        for one in self.trainer_attempts():
+            time.sleep(one.pause)
+            with one:
+                if one.again:
+                    replace()
+                attempt()
 
 
-class TrainerRetries:
-    """Attempts of one thing, with a new trainer for each after the first.
+@dataclass
+class TrainerAttempt:
+    """One attempt of something that needs the trainer: a context that ends without an error if the trainer is lost.
 
     Attributes:
-        pause: seconds to wait before the next attempt.
+        again: the trainer was lost, and is to be replaced first.
+        pause: seconds to wait before.
+        error: how the trainer was lost over it; None if it was not.
     """
 
-    def __init__(self, faults: Faults) -> None:
-        self._faults, self._pauses, self.pause = faults, iter(PAUSES), PAUSES[0]
+    again: bool
+    pause: float
+    error: TrainerLostError | None = None
 
-    def lost(self, error: TrainerLostError, **facts: Any) -> None:
-        """Record that the trainer was lost, before it is replaced.
+    def __enter__(self) -> None:
+        """Begin."""
 
-        Raises:
-            LabError: it was replaced as often as it may be.
-        """
-        self._faults.lost("trainer", "the trainer", error, **facts)
-        self.pause = next(self._pauses, PAUSES[-1])
-
-    def over(self) -> None:
-        """Record that an attempt went well."""
-        self._faults.recovered("trainer", "the trainer")
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        """Take the error of a trainer that was lost; others go on their way."""
+        self.error = error if isinstance(error, TrainerLostError) else None
+        return self.error is not None

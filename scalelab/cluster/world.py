@@ -247,21 +247,15 @@ class ClusterRun:
             BrokenOffError: a device is gone, and has not come back while the trainer was waited for.
             LabError: the trainer was replaced as often as it may be.
         """
-        retries = self.faults.replacing_trainer()
-        while True:
-            retries.lost(error, step=self.books.version)
+        for attempt in self.faults.trainer_attempts(error, step=self.books.version):
             self._journal.charge(stepping=False)
             self._journal.broken = True
-            try:
+            await asyncio.sleep(attempt.pause)
+            with attempt:
                 await in_own_thread(self._restart)
                 await asyncio.to_thread(self.load)
-                break
-            except TrainerLostError as again:
-                error = again
-            await asyncio.sleep(retries.pause)
         self._journal.charge(stepping=False)
         self._journal.broken = False
-        retries.over()
 
     def _restart(self) -> None:
         try:

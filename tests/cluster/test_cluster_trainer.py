@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scalelab.cluster import faults as faults_room
 from scalelab.cluster import trainer as room
-from scalelab.cluster.faults import Faults
+from scalelab.cluster.faults import PAUSES, Faults
 from scalelab.cluster.trainer import ClusterTrainer
 from scalelab.errors import LabError
 from scalelab.run.ports import TrainerLostError
@@ -175,3 +175,30 @@ def test_the_event_loop_goes_on_while_a_step_is_put_into_rays_store(monkeypatch:
     monkeypatch.setattr(room.ray, "put", put)
     assert asyncio.run(both()) == "result"
     assert asked == [("train_step", "where sequences are", "loss", None, "kept")] * RANKS
+
+
+def test_a_start_and_a_return_wait_alike_between_two_replacements(monkeypatch: pytest.MonkeyPatch) -> None:
+    def faults(events: list[dict[str, Any]]) -> Faults:
+        return Faults(Cluster(trainer_restarts=9), events.append, lambda line: None)
+
+    def attempt() -> None:
+        if len(waited) < 7:
+            raise TrainerLostError("the actor died")
+
+    waited: list[float] = []
+    monkeypatch.setattr(faults_room.time, "sleep", waited.append)
+    faults([]).retry_with_new_trainer(attempt, lambda: None)
+    assert waited == [0.0, *PAUSES, PAUSES[-1], PAUSES[-1]]
+    events: list[dict[str, Any]] = []
+    pauses = []
+    for one in faults(events).trainer_attempts(TrainerLostError("in step 5"), step=5):
+        assert one.again
+        pauses.append(one.pause)
+        with one:
+            if len(pauses) < 7:
+                raise TrainerLostError("on the way")
+    assert pauses == waited
+    assert [event["event"] for event in events] == ["lost"] * 7 + ["recovered"]
+    assert [event.get("step") for event in events] == [5, *[None] * 7], "the others undo no step"
+    with pytest.raises(LabError, match="another fault"), next(faults([]).trainer_attempts()):
+        raise LabError("another fault")
