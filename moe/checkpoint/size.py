@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from moe.model.size import parameters
+from moe.model.size import BYTES, parameters
 from moe.settings import TrainerConfig
 
 OPTIMIZER_BYTES = 12
@@ -16,8 +16,7 @@ SLOWEST_DISK = 2e8
 
 def checkpoint_bytes(hf_config: dict[str, Any], dtype: str) -> int:
     """Bytes of a checkpoint: the weights in the trainer's precision, and the optimiser's state."""
-    weights = 2 if dtype == "bfloat16" else 4
-    return parameters(hf_config).total * (weights + OPTIMIZER_BYTES)
+    return parameters(hf_config).total * (BYTES[dtype] + OPTIMIZER_BYTES)
 
 
 def save_seconds(hf_config: dict[str, Any], config: TrainerConfig) -> float:

@@ -84,6 +84,12 @@ def head_dim(hf: dict[str, Any]) -> int:
     return hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
 
 
+def kv_heads(hf: dict[str, Any]) -> int:
+    """Heads of keys and values: configs that do not say have as many as of queries, and so has latent attention."""
+    shared = None if "kv_lora_rank" in hf else hf.get("num_key_value_heads")
+    return int(shared or hf["num_attention_heads"])
+
+
 def _inv_freq(hf: dict[str, Any]) -> tuple[float, ...]:
     return inverse_frequencies(rope_parameters(hf), head_dim(hf))
 
@@ -101,7 +107,7 @@ def _llama_fields(hf: dict[str, Any]) -> dict[str, Any]:
         "hidden_size": hf["hidden_size"],
         "ffn_hidden_size": hf["intermediate_size"],
         "num_attention_heads": hf["num_attention_heads"],
-        "num_query_groups": hf.get("num_key_value_heads") or hf["num_attention_heads"],
+        "num_query_groups": kv_heads(hf),
         "kv_channels": head_dim(hf),
         "layernorm_epsilon": hf["rms_norm_eps"],
     }
@@ -255,7 +261,7 @@ def _deepseek_v3(hf: dict[str, Any]) -> Architecture:
     """Read a DeepSeek-V3 config: latent attention (arXiv 2405.04434, §2.1), of whose heads the last part rotates."""
     rope, still, turning = rope_parameters(hf), hf["qk_nope_head_dim"], hf["qk_rope_head_dim"]
     fields = {
-        **_llama_fields({**hf, "num_key_value_heads": None}),
+        **_llama_fields(hf),
         **_sigmoid_routed(hf),
         "multi_latent_attention": True,
         "q_lora_rank": hf["q_lora_rank"],

@@ -1,11 +1,14 @@
-"""Number of a model's parameters, from its config alone; importable without torch."""
+"""Number of a model's parameters, and bytes of its numbers, from its config alone; importable without torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from moe.model.architectures import LayerPlan, architecture, latent_matrices, latent_norms
+from moe.model.architectures import LayerPlan, architecture, head_dim, kv_heads, latent_matrices, latent_norms
+
+BYTES = {"float32": 4, "bfloat16": 2}
+"""Bytes of a number of each type that weights, activations and caches have."""
 
 
 @dataclass(frozen=True)
@@ -107,3 +110,21 @@ def _layer(fields: dict[str, Any], plan: LayerPlan) -> LayerParameters:
         chosen=fields.get("moe_router_topk", 0) * expert,
         norms=2 * hidden + {"rms": 2 * head, "wide": head * (heads + groups)}.get(plan.qk_norm, 0) + bias + inside,
     )
+
+
+def kv_bytes_per_token(hf_config: dict[str, Any], dtype: str, ranks: int = 1, latent: bool = True) -> float:
+    """Keys and values of one token on one of the devices that share an engine, in all layers.
+
+    Engines run families that the trainer does not have, so this reads the config and no `Architecture`.
+
+    Args:
+        hf_config: the model's.
+        dtype: of the engine.
+        ranks: devices that share it.
+        latent: of latent attention, keep only what keys and values come from, as vLLM does on GPUs alone.
+    """
+    layers = hf_config["num_hidden_layers"]
+    if latent and "kv_lora_rank" in hf_config:  # whole on every device
+        return float(layers * (hf_config["kv_lora_rank"] + hf_config["qk_rope_head_dim"]) * BYTES[dtype])
+    groups = max(kv_heads(hf_config) / ranks, 1.0)
+    return float(2 * layers * groups * head_dim(hf_config) * BYTES[dtype])

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from moe.model.size import BYTES
 from moe.settings import TrainerSetup
 from scalelab.hardware import Device
 from scalelab.plan.shape import shape
-from scalelab.plan.sizes import BYTES
 
 _TENSOR = {"none": (3, 2), "selective": (3, 2), "full": (4, 3)}
 """All-gathers and reduce-scatters of the hidden states in an attention block: forward, backward, and once more."""

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from moe.model.architectures import LayerPlan
+from moe.model.size import BYTES
 from moe.settings import LOGITS_AT_ONCE, TrainerSetup
 from scalelab.plan.shape import shape
-from scalelab.plan.sizes import BYTES, held
+from scalelab.plan.sizes import held
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.transfer.sizes import MESSAGE, PARCEL
 
@@ -195,22 +196,6 @@ def head_bytes(hf_config: dict[str, Any], config: TrainerSetup) -> float:
     if config.fp32_head and config.dtype == "bfloat16":
         return tokens * words * (4 + 2 * BYTES["bfloat16"]) + 2 * matrix
     return tokens * words * (4 + BYTES[config.dtype]) + matrix
-
-
-def kv_bytes_per_token(hf_config: dict[str, Any], dtype: str, ranks: int = 1, latent: bool = True) -> float:
-    """Keys and values of one token on one of the devices that share an engine, in all layers.
-
-    Args:
-        hf_config: the model's.
-        dtype: of the engine.
-        ranks: devices that share it.
-        latent: of latent attention, keep only what keys and values come from, as vLLM does on GPUs alone.
-    """
-    fields = shape(hf_config).fields
-    if latent and "kv_lora_rank" in fields:  # whole on every device
-        return fields["num_layers"] * (fields["kv_lora_rank"] + fields["qk_pos_emb_head_dim"]) * BYTES[dtype]
-    groups = max(fields["num_query_groups"] / ranks, 1)
-    return 2 * fields["num_layers"] * groups * fields["kv_channels"] * BYTES[dtype]
 
 
 def message_memory(hf_config: dict[str, Any], dtype: str) -> SendMemory:

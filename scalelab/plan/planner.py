@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from moe.errors import MoeError
+from moe.model.size import kv_bytes_per_token
 from moe.settings import RECOMPUTE, Layout, TrainerSetup
 from moe.train.layout import check_layout
 from scalelab.hardware import Device, Hardware, device
@@ -19,7 +20,6 @@ from scalelab.plan.memory import (
     SendMemory,
     TrainerMemory,
     generator_memory,
-    kv_bytes_per_token,
     message_memory,
     trainer_memory,
 )

@@ -15,13 +15,13 @@ from functools import lru_cache
 from typing import Any
 
 from moe.model.architectures import Architecture, LayerPlan, latent_matrices, latent_norms
+from moe.model.size import BYTES
 from moe.settings import Layout, OptimizerConfig
 from scalelab.plan.shape import shape
 
 _PARAM, _BUCKET = 64, 128
 _MOMENTS = 8  # first and second moment, fp32
 _STEP = 4  # AdamW's count of steps, one number for each parameter
-BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,14 @@ from typing import Any, Literal
 import numpy as np
 
 from moe.checkpoint.size import checkpoint_bytes
-from moe.model.size import Parameters
+from moe.model.size import BYTES, Parameters, kv_bytes_per_token
 from moe.settings import TrainerSetup
 from scalelab.hardware import Device
 from scalelab.plan.exchanges import exchange_seconds
 from scalelab.plan.lengths import PROMPT, Moments
-from scalelab.plan.memory import kv_bytes_per_token
 from scalelab.plan.preemption import computed_again
 from scalelab.plan.shape import parameter_counts, shape
-from scalelab.plan.sizes import BYTES, optimizer_elements
+from scalelab.plan.sizes import optimizer_elements
 from scalelab.rollout.config import GeneratorSetup
 
 

@@ -28,8 +28,9 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_processors_params_validator
 
+from moe.model.size import kv_bytes_per_token
 from moe.weights.links import shapes
-from scalelab.plan.memory import kv_bytes_per_token, message_memory
+from scalelab.plan.memory import message_memory
 from scalelab.rehearse import planned
 from scalelab.rehearse.collectives import Exchange
 from scalelab.rehearse.explain import explain

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from moe.durable import made_whole
-from moe.model.architectures import head_dim
+from moe.model.size import kv_bytes_per_token
 from scalelab.errors import LabError, nearest
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.config import GeneratorSetup
@@ -177,15 +177,14 @@ def engine_config(model: ModelFolder, prompts: Sequence[Prompt], work: Sampling)
         return replace(config, max_model_len=max(longest, config.max_model_len))
     import torch
 
-    heads = hf.get("num_key_value_heads", hf["num_attention_heads"])
-    width = head_dim(hf)
     gpu = torch.cuda.is_available()
-    gib_each = 2 * hf["num_hidden_layers"] * heads * width * (2 if gpu else 4) * (longest + 64) / 2**30
+    dtype: Literal["float32", "bfloat16"] = "bfloat16" if gpu else "float32"
+    gib_each = kv_bytes_per_token(hf, dtype, latent=gpu) * (longest + 64) / 2**30
     sequences = max(1, min(SEQUENCES, len(prompts) * work.generations, int(KV_GIB / gib_each)))
     return GeneratorSetup(
         max_model_len=longest,
         max_sequences=sequences,
-        dtype="bfloat16" if gpu else "float32",
+        dtype=dtype,
         kv_cache_gib=gib_each * (sequences + 1),
     )
 

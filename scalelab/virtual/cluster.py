@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from moe.cpu.portable import portable, start_anew
+from moe.model.size import kv_bytes_per_token
 from scalelab.errors import LabError
 from scalelab.hardware import device
 from scalelab.plan.check import usual
 from scalelab.plan.lengths import fitting_prompt, lengths_of
-from scalelab.plan.memory import GIB, kv_bytes_per_token
+from scalelab.plan.memory import GIB
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
 from scalelab.plan.rates import rates as estimated_rates

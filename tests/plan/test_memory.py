@@ -17,13 +17,13 @@ from moe.model import attention
 from moe.model import gpt as models
 from moe.model.architectures import architecture
 from moe.model.packing import pack
-from moe.model.size import parameters
+from moe.model.size import BYTES, parameters
 from moe.sequences import TrainingSequence
 from moe.settings import Layout
 from moe.weights.parcels import parcels
 from scalelab.experiment import resolve
 from scalelab.plan.memory import activation_bytes, largest_sent, layer_elements, trainer_memory
-from scalelab.plan.sizes import BYTES, held
+from scalelab.plan.sizes import held
 from scalelab.plan.speed import attention_flops, training_flops
 from scalelab.transfer.sizes import PARCEL
 from tests.helpers.moe_models import DEEPSEEK_V3, DENSE, GLM4_MOE, MOE, QWEN2, QWEN3, QWEN3_MOE, trainer

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from moe.model.architectures import architecture
-from moe.model.size import parameters
+from moe.model.size import kv_bytes_per_token, parameters
 from moe.settings import Layout, OptimizerConfig, TrainerSetup
 from moe.train.layout import check_layout
 from scalelab import cli
@@ -19,11 +19,12 @@ from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import Hardware, device
 from scalelab.plan.lengths import LogNormal
-from scalelab.plan.memory import export_bytes, head_bytes, kv_bytes_per_token, trainer_memory
+from scalelab.plan.memory import export_bytes, head_bytes, trainer_memory
 from scalelab.plan.placement import placement, resize
 from scalelab.plan.planner import fine_tuning_seconds, plan_of, propose
 from scalelab.plan.sizes import held
 from scalelab.plan.speed import Assumptions, attention_flops, decoding, host_step_seconds, training_flops
+from tests.helpers.real_models import DEEPSEEK_V3
 
 ASSUMED = Assumptions()
 
@@ -218,7 +219,18 @@ def test_decoding_reads_weights_and_caches_and_nothing_comes_for_free(dense, sco
     assert one.tokens_per_second < many.tokens_per_second < 100 * one.tokens_per_second
     experts = [decoding(scout.model.to_hf(), scout.generator, n, length, gb200, ASSUMED).seconds for n in (1, 64)]
     assert experts[1] > 2 * experts[0]
-    assert kv_bytes_per_token(dense.model.to_hf(), "bfloat16") == 2 * 32 * 8 * 128 * 2
+
+
+def test_a_token_takes_the_cache_that_is_published():
+    """arXiv 2505.09343, Table 1: KB per token in BF16, of DeepSeek-V3, Qwen-2.5 72B and Llama-3.1 405B."""
+    grouped = {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128}
+    assert kv_bytes_per_token(DEEPSEEK_V3, "bfloat16") == kv_bytes_per_token(DEEPSEEK_V3, "bfloat16", 8) == 70_272
+    assert kv_bytes_per_token({**grouped, "num_hidden_layers": 80}, "bfloat16") == 327_680
+    llama = {"hidden_size": 16_384, "num_attention_heads": 128, "num_key_value_heads": 8, "num_hidden_layers": 126}
+    assert kv_bytes_per_token(llama, "bfloat16") == 516_096
+    assert [kv_bytes_per_token(llama, "float32", ranks) for ranks in (1, 4, 8, 16)] == [
+        2 * 516_096 / cut for cut in (1, 4, 8, 8)
+    ], "heads are shared out, and none is cut"
 
 
 def test_the_heads_memory_does_not_grow_with_the_micro_batch(dense):

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moe.model.size import kv_bytes_per_token
 from scalelab import cli
 from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.plan.lengths import Moments, lengths_of
-from scalelab.plan.memory import kv_bytes_per_token
 from scalelab.plan.preemption import computed_again, preempted
 from scalelab.plan.speed import Assumptions, decoding, training_flops
 

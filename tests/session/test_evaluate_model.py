@@ -1,0 +1,39 @@
+"""The engine of `scalelab eval` has room for the longest request of any model, whoever made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from scalelab.session.evaluate_model import engine_config
+from scalelab.start.model_folder import ModelFolder
+from tests.helpers.real_models import DEEPSEEK_V3
+
+WORK: Any = SimpleNamespace(prompt_ids=lambda prompt: [0] * 100, max_tokens=860, generations=2)
+STRANGE = {"model_type": "gemma3_text", "num_hidden_layers": 10, "num_attention_heads": 4, "head_dim": 256}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "hf_config", "per_token"),
+    [
+        (True, DEEPSEEK_V3, 61 * (512 + 64) * 2),  # vLLM keeps the latent part
+        (False, DEEPSEEK_V3, 2 * 61 * 128 * 192 * 4),  # and on cores all keys and values
+        (True, {**STRANGE, "num_key_value_heads": 1}, 2 * 10 * 256 * 2),
+        (False, {**STRANGE, "num_key_value_heads": None}, 2 * 10 * 4 * 256 * 4),
+    ],
+)
+def test_the_cache_has_room_for_every_sequence_and_one_more(
+    gpu: bool, hf_config: dict[str, Any], per_token: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    prompts: Any = ["one", "two", "three"]
+    config = engine_config(ModelFolder(Path("model"), hf_config, None), prompts, WORK)
+    assert config.max_model_len == 960
+    assert config.dtype == ("bfloat16" if gpu else "float32")
+    sequences = min(6, max(1, 4 * 2**30 // (per_token * 1024)))
+    assert config.max_sequences == sequences
+    assert config.kv_cache_gib == (sequences + 1) * per_token * 1024 / 2**30
