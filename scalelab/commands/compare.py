@@ -111,13 +111,7 @@ def run(args: argparse.Namespace) -> int:
         return _by_prompt(args)
     given = read_curves(args, price := pricing(args))
     curves, pooled = pool_seeds(given)
-    if len({item.run for item in curves}) < 2:
-        if pooled:
-            runs = ", ".join(dict.fromkeys(item.run for item in given))
-            raise LabError(
-                f"{runs} are seeds of one recipe, not rivals: fit them together with scalelab fit --pool NAME"
-            )
-        raise LabError(f"one run only ({curves[0].run}): give at least two to compare")
+    _refuse_single(given, curves)
     options = replace(fit_options(args), checks=False)  # of one curve's forecasts, which scalelab fit makes
     analyses, refused = analysed(curves, options)
     pilots, unfit = analysed(pool_seeds(read_sources(args.spread_from))[0], options)
@@ -168,6 +162,18 @@ def run(args: argparse.Namespace) -> int:
         print_filled(f"{task or 'all'}, with steps {', '.join(PRICES)} as dear beside the baseline's: {said}.")
     print_remarks(analyses, refused)
     return int(bool(refused))
+
+
+def _refuse_single(given: Sequence[Curve], pooled: Sequence[Curve]) -> None:
+    """Refuse curves of which nothing is left to compare when seeds are pooled."""
+    if len({item.run for item in pooled}) > 1:
+        return
+    runs = list(dict.fromkeys(item.run for item in given))
+    if len(runs) > 1:
+        raise LabError(
+            f"{', '.join(runs)} are seeds of one recipe, not rivals: fit them together with scalelab fit --pool NAME"
+        )
+    raise LabError(f"one run only ({runs[0]}): give at least two to compare")
 
 
 def _facts(comparisons: list[Comparison]) -> dict[str, Any]:

@@ -54,6 +54,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the run (runs/NAME, or the next free) or family (runs/FAMILY)",
     )
+    _add_family_arguments(parser)
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with a run that was broken off: EXPERIMENT is its folder, or --out names it (docs/run.md)",
+    )
+    parser.add_argument(
+        "--supervise",
+        action="store_true",
+        help="resume a run by itself when its process is killed or its machine fails",
+    )
+    parser.add_argument(
+        "--virtual",
+        action="store_true",
+        help="simulate the cluster: one process, a simulated clock, runs that repeat to the last bit (docs/virtual.md)",
+    )
+    parser.add_argument(
+        "--hardware", metavar="NAME", help="with --virtual: the devices that are simulated, such as h100"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="virtual runs of a family side by side, one core each (1); results do not depend on it",
+    )
+    parser.add_argument("--attended", type=int, help=argparse.SUPPRESS)  # the parent's, see scalelab.session.told
+    add_json(parser)
+
+
+def _add_family_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare which runs a family has, and when they end."""
     parser.add_argument(
         "--only",
         action="append",
@@ -82,32 +113,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="largest chance that --stop-losers ends the best (default 0.05)",
     )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on with a run that was broken off: EXPERIMENT is its folder, or --out names it (docs/run.md)",
-    )
-    parser.add_argument(
-        "--supervise",
-        action="store_true",
-        help="resume a run by itself when its process is killed or its machine fails",
-    )
-    parser.add_argument(
-        "--virtual",
-        action="store_true",
-        help="simulate the cluster: one process, a simulated clock, runs that repeat to the last bit (docs/virtual.md)",
-    )
-    parser.add_argument(
-        "--hardware", metavar="NAME", help="with --virtual: the devices that are simulated, such as h100"
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="virtual runs of a family side by side, one core each (1); results do not depend on it",
-    )
-    parser.add_argument("--attended", type=int, help=argparse.SUPPRESS)  # the parent's, see scalelab.session.told
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int | None:

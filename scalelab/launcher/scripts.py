@@ -93,24 +93,7 @@ def slurm(
         mounts: further mounts of the container.
         network: beginning of the address that nodes reach each other by.
     """
-    options = {
-        "job-name": job.name,
-        "nodes": job.nodes,
-        "gpus-per-node": job.per_node,
-        "ntasks-per-node": 1,
-        "cpus-per-task": cpus or CPUS_PER_DEVICE * job.per_node,
-        "mem": 0,  # all of a node's
-        "exclusive": None,
-        "no-kill": None,  # the run goes on without a lost node
-        "requeue": None,
-        "open-mode": "append",
-        "signal": f"B:INT@{job.grace}",
-        "output": "%x-%j.log",
-        **({"time": time} if time else {}),
-        **({"partition": partition} if partition else {}),
-    }
-    lines = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in options.items()]
-    here = shlex.quote(str(checkout))
+    cores, here = cpus or CPUS_PER_DEVICE * job.per_node, shlex.quote(str(checkout))
     inside, folder = [], f"{checkout}/.venv/bin"
     if container:
         places = ",".join(filter(None, [f"{checkout}:{checkout}", f"{job.out.parent}:{job.out.parent}", mounts]))
@@ -125,15 +108,36 @@ def slurm(
     return f"""\
 #!/usr/bin/env bash
 # {job.devices} devices on {job.nodes} nodes; written by `scalelab launch slurm`. Submitted again, it resumes the run.
-{chr(10).join(lines)}
+{_slurm_options(job, time, partition, cores)}
 set -euo pipefail
 cd {here}
 {source}{NODE_SETUP}
 # Steps do not inherit it from the job.
-export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-{options["cpus-per-task"]}}}
+export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-{cores}}}
 # In place of this shell, so that Slurm's INT before the time limit reaches it: the run writes a checkpoint and ends.
 exec {python} {here}/scalelab/launcher/slurm_job.py {command}
 """
+
+
+def _slurm_options(job: LaunchJob, time: str, partition: str, cores: int) -> str:
+    """The lines of a script that `sbatch` reads."""
+    options = {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "gpus-per-node": job.per_node,
+        "ntasks-per-node": 1,
+        "cpus-per-task": cores,
+        "mem": 0,  # all of a node's
+        "exclusive": None,
+        "no-kill": None,  # the run goes on without a lost node
+        "requeue": None,
+        "open-mode": "append",
+        "signal": f"B:INT@{job.grace}",
+        "output": "%x-%j.log",
+        **({"time": time} if time else {}),
+        **({"partition": partition} if partition else {}),
+    }
+    return "\n".join(f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in options.items())
 
 
 def ray_yaml(job: LaunchJob, checkout: Path, user: str, hosts: Sequence[str]) -> str:
@@ -197,8 +201,6 @@ def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int |
         memory_gib: of a node's container: the weights of every engine on it, and once more in /dev/shm.
         cpus: of a node; None takes some for each device.
     """
-    cores, shared = cpus or CPUS_PER_DEVICE * job.per_node, memory_gib // 2
-    limits = f'{{cpu: "{cores}", memory: {memory_gib}Gi, nvidia.com/gpu: "{job.per_node}"}}'
     entry = f"sh -c {shlex.quote(shlex.join(['scalelab', *job.words]) + _resumed(job))}"
     return f"""\
 # {job.devices} devices on {job.nodes} nodes; written by `scalelab launch k8s`. Keep other pods off its ports.
@@ -229,6 +231,13 @@ spec:
                 limits: {{cpu: "8", memory: 64Gi}}
               volumeMounts: [{{name: runs, mountPath: /runs}}]
           volumes: [{{name: runs, persistentVolumeClaim: {{claimName: {claim}}}}}]
+{_ray_workers(job, image, claim, memory_gib, cpus or CPUS_PER_DEVICE * job.per_node)}"""
+
+
+def _ray_workers(job: LaunchJob, image: str, claim: str, memory_gib: int, cores: int) -> str:
+    """The nodes with devices, as a RayJob has them; arguments as of `kuberay`."""
+    limits = f'{{cpu: "{cores}", memory: {memory_gib}Gi, nvidia.com/gpu: "{job.per_node}"}}'
+    return f"""\
     workerGroupSpecs:
       - groupName: gpu
         replicas: {job.nodes}
@@ -254,5 +263,5 @@ spec:
                   - {{name: shm, mountPath: /dev/shm}}
             volumes:
               - {{name: runs, persistentVolumeClaim: {{claimName: {claim}}}}}
-              - {{name: shm, emptyDir: {{medium: Memory, sizeLimit: {shared}Gi}}}}
+              - {{name: shm, emptyDir: {{medium: Memory, sizeLimit: {memory_gib // 2}Gi}}}}
 """

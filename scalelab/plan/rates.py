@@ -15,7 +15,7 @@ import numpy as np
 from moe.train.layout import ranks_per_copy
 from scalelab.errors import LabError
 from scalelab.hardware import Device
-from scalelab.plan.lengths import Lengths
+from scalelab.plan.lengths import Lengths, Moments
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
 from scalelab.plan.prompts import verify_seconds
@@ -59,8 +59,7 @@ def rates(
             "how much engines and trainer slow each other down on one device is not estimated: bind "
             "Cluster.share_devices = False"
         )
-    hf_config, unit = run.model.to_hf(), trainer_unit(run)
-    base = measured or Assumptions()
+    hf_config, base = run.model.to_hf(), measured or Assumptions()
     assumed = replace(base, prompt=round(prompt_tokens), dropped=1 - kept, imbalance=imbalance)
     moments = lengths.moments()
     full = decoding(hf_config, run.generator_setup, float("inf"), moments, device, assumed)
@@ -68,24 +67,28 @@ def rates(
     step, sequence = full.seconds, 0.0
     if full.sequences > part.sequences:
         step, sequence = decoding_line([(part.sequences, part.seconds), (full.sequences, full.seconds)])
-    completions, trainers = run.recipe.completions_per_step, run.cluster.trainers
-    # All of it is shared out over the units, so that another number of them takes its part.
-    seconds = training_seconds(hf_config, run.trainer_setup, trainers, completions, moments, device, assumed)
-    seconds += plan_of(run, placement(run), device, assumed).seconds["checkpoint"]
-    seconds += host_step_seconds(hf_config, run.trainer_setup, trainers, assumed)
-    seconds *= trainers / unit
-    engines = run.cluster.generators, run.generator.tensor_parallel
-    way = run.cluster.publication
-    update = publication(hf_config, run.generator.dtype, trainers, engines, device, assumed, way)
+    engines, way = (run.cluster.generators, run.generator.tensor_parallel), run.cluster.publication
+    update = publication(hf_config, run.generator.dtype, run.cluster.trainers, engines, device, assumed, way)
+    tokens = run.recipe.completions_per_step * kept * (moments.mean + assumed.prompt)
     return Rates(
         step_seconds=step,
         sequence_seconds=sequence,
-        train_token_seconds=seconds / (completions * kept * (moments.mean + assumed.prompt)),
+        train_token_seconds=_unit_seconds(run, device, moments, assumed) / tokens,
         export_seconds=update.standstill,
         transfer_seconds=update.transfer,
         pause_seconds=update.pause,
         host_seconds=verify_seconds(run, run.cluster.verifiers),
     )
+
+
+def _unit_seconds(run: Run, device: Device, moments: Moments, assumed: Assumptions) -> float:
+    """Seconds of a step on one trainer unit: all is shared out over them, so that another number takes its part."""
+    hf_config, config, ranks = run.model.to_hf(), run.trainer_setup, run.cluster.trainers
+    completions = run.recipe.completions_per_step
+    seconds = training_seconds(hf_config, config, ranks, completions, moments, device, assumed)
+    seconds += plan_of(run, placement(run), device, assumed).seconds["checkpoint"]
+    seconds += host_step_seconds(hf_config, config, ranks, assumed)
+    return seconds * (ranks / trainer_unit(run))
 
 
 def trainer_unit(run: Run) -> int:

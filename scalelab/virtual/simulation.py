@@ -216,9 +216,7 @@ class Simulation:
         self.history: list[Totals] = []
         self.evaluated: list[float] = []
         self.due: list[int] = []
-        self._totals = Totals()
-        self._charged = 0.0
-        self._hours = float("inf")
+        self._totals, self._charged, self._hours = Totals(), 0.0, float("inf")
         changes = Changes()
         self.engines = DrawnEngines(rates, shape.generators, shape.slots, changes.notify)
         self.apart = DrawnEngines(rates, 0, shape.slots, changes.notify)
@@ -232,9 +230,9 @@ class Simulation:
         ledger = ledger or Ledger(shape.generators, shape.trainers)
         books: Books[str, Finished] = Books(schedule, map(str, itertools.count(1)), ledger)
         budget, clock = Budget(steps=schedule.steps), lambda: virtual_loop().time()
-        evaluation: NoEvaluation | DrawnEvaluation = NoEvaluation()
+        self.evaluation: NoEvaluation | DrawnEvaluation = NoEvaluation()
         if evaluations is not None:
-            evaluation = drawn_evaluation(
+            self.evaluation = drawn_evaluation(
                 evaluations,
                 self.engines,
                 self.apart,
@@ -247,7 +245,6 @@ class Simulation:
                 clock=clock,
                 updating=lambda: self.loop.updating.locked() or self.loop.behind,
             )
-        self.evaluation = evaluation
         self.loop: Loop[str, int, tuple[int, int], None, Finished, DrawnStep, None, None] = Loop(
             books=books,
             budget=budget,
@@ -257,7 +254,7 @@ class Simulation:
             engines=self.engines,
             trainer=self.trainer,
             graders=self.graders,
-            evaluation=evaluation,
+            evaluation=self.evaluation,
             journal=self,
             checkpointer=NoCheckpoints(),
             changes=changes,

@@ -17,6 +17,8 @@ LARGEST = 0.12
 """Largest part of the product's lines in one folder."""
 LONGEST = 430
 """Lines of the longest file."""
+LONGEST_FUNCTION = 60
+"""Lines of the longest function, from its `def` to its last, with the docstring."""
 
 
 def modules(root: Path) -> dict[str, Path]:
@@ -81,6 +83,27 @@ def test_no_file_is_longer_than_a_reader_holds_in_mind() -> None:
     files = [file for package in (*PACKAGES, "tools", "experiments") for file in (ROOT / package).rglob("*.py")]
     sizes = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8").count("\n") for file in files}
     assert {file: size for file, size in sizes.items() if size > LONGEST} == {}, "split it by what its parts are about"
+
+
+def long_functions(files: dict[str, Path], most: int) -> dict[str, int]:
+    """Lines of the functions and methods that have more than so many."""
+    found: dict[str, int] = {}
+    for module, file in files.items():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                found[f"{module}.{node.name}, line {node.lineno}"] = node.end_lineno - node.lineno + 1
+    return {name: lines for name, lines in found.items() if lines > most}
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    assert long_functions(modules(ROOT), LONGEST_FUNCTION) == {}, "split it by what its parts do"
+
+
+def test_a_function_is_counted_from_its_def_to_its_last_line(tmp_path: Path) -> None:
+    (tmp_path / "moe").mkdir()
+    (tmp_path / "moe" / "a.py").write_text('@b\ndef f():\n    """D."""\n    async def g():\n        pass\n')
+    assert long_functions(modules(tmp_path), 3) == {"moe.a.f, line 2": 4}
+    assert long_functions(modules(tmp_path), 4) == {}
 
 
 @pytest.mark.parametrize("line", ["from moe.b import f", "def g():\n    import moe.b", "from moe import b"])
