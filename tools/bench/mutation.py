@@ -4,7 +4,9 @@
 
 Draws files by their number of lines, changes one place of each in a copy of the tree, and runs the test files that
 import the changed module, without those that are marked slow; a module that no test names has the tests of its room.
-What is not noticed is printed as a difference, to be read: some changes mean nothing. `make nightly` calls it.
+Before that all of them have to pass without a change. What is not noticed is printed as a difference, to be read: some
+changes mean nothing. Tests that do not end are counted by themselves: an endless loop, or a busy machine.
+`make nightly` calls it.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
+from typing import Literal
 
 from mutants import mutants
 
@@ -30,6 +33,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("curves", "reading", "commands", "plan", "view", "recipe", "schedule", "store")
 NONE_SELECTED = 5
 """Exit code of pytest."""
+
+Outcome = Literal["failed", "passed", "timed out"]
+WORDS: dict[Outcome, str] = {"failed": "noticed", "passed": "NOT NOTICED", "timed out": "timed out"}
+"""What a mistake is called whose tests end so."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +73,9 @@ def sample(rooms: Sequence[str], count: int, seed: int) -> list[Mistake]:
     return changes
 
 
-def noticed(mistake: Mistake, tree: Path, seconds: float) -> bool:
-    """True if a test fails, or does not end in time, with the change in a tree that is otherwise right."""
-    file = tree / mistake.file
-    right = file.read_text()
-    file.write_text(mistake.text)
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mistake.tests]
+def outcome(tests: Sequence[str], tree: Path, seconds: float) -> Outcome:
+    """What the tests of a tree say of it."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     # A change of the file within a second, to one of the same size, would leave Python its compiled form of before.
     path = os.pathsep.join(str(tree / part) for part in ("", "tools", "tools/bench"))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
@@ -81,10 +85,19 @@ def noticed(mistake: Mistake, tree: Path, seconds: float) -> bool:
             if code.returncode != NONE_SELECTED:
                 break
     except subprocess.TimeoutExpired:
-        return True
+        return "timed out"
+    return "failed" if code.returncode else "passed"
+
+
+def seen(mistake: Mistake, tree: Path, seconds: float) -> Outcome:
+    """What the tests say with the change in a tree that is otherwise right."""
+    file = tree / mistake.file
+    right = file.read_text()
+    file.write_text(mistake.text)
+    try:
+        return outcome(mistake.tests, tree, seconds)
     finally:
         file.write_text(right)
-    return code.returncode != 0
 
 
 def difference(mistake: Mistake) -> str:
@@ -112,30 +125,42 @@ def main() -> None:
             subprocess.run(["git", "worktree", "add", "-q", "--detach", tree], cwd=ROOT, check=True)
             trees.put(tree)
 
-        def look(mistake: Mistake) -> bool:
+        def in_a_tree(what: Callable[[Path], Outcome]) -> Outcome:
             tree = trees.get_nowait()  # there are as many as threads
             try:
-                seen = noticed(mistake, tree, args.seconds)
+                return what(tree)
             finally:
                 trees.put(tree)
-            print(f"{'noticed' if seen else 'NOT NOTICED'}: {mistake.file}", flush=True)
-            if not seen:
+
+        def look(mistake: Mistake) -> Outcome:
+            found = in_a_tree(lambda tree: seen(mistake, tree, args.seconds))
+            print(f"{WORDS[found]}: {mistake.file}", flush=True)
+            if found == "passed":
                 print(f"{difference(mistake)}\n  by {' '.join(mistake.tests)}", flush=True)
-            return seen
+            return found
 
         try:
-            seen = list(threads.map(look, changes))
+            tests = list(dict.fromkeys(mistake.tests for mistake in changes))
+            right = threads.map(lambda one: in_a_tree(lambda tree: outcome(one, tree, args.seconds)), tests)
+            for one, found in zip(tests, right, strict=True):
+                if found == "failed":  # nothing that they say of a mistake would be about it
+                    sys.exit(f"{' '.join(one)}: they fail without any mistake; mend them first")
+            outcomes = list(threads.map(look, changes))
         finally:
             for number in range(args.jobs):
                 subprocess.run(
                     ["git", "worktree", "remove", "--force", Path(folder, str(number))], cwd=ROOT, check=True
                 )
+    rooms = [mistake.file.split("/")[1] for mistake in changes]
     for room in args.rooms:
-        of_room = [one for one, mistake in zip(seen, changes, strict=True) if mistake.file.split("/")[1] == room]
-        print(f"{room}: {sum(of_room)} of {len(of_room)} noticed")
-    share = sum(seen) / len(seen)
-    print(f"all: {sum(seen)} of {len(seen)} noticed, {share:.0%}")
-    sys.exit(share < args.least)
+        print(f"{room}: {report([one for one, its in zip(outcomes, rooms, strict=True) if its == room])}")
+    print(f"all: {report(outcomes)}")
+    sys.exit(outcomes.count("passed") > (1 - args.least) * len(outcomes))
+
+
+def report(outcomes: Sequence[Outcome]) -> str:
+    """The numbers of mistakes that were noticed, that were not, and whose tests did not end."""
+    return ", ".join(f"{outcomes.count(one)} {word.lower()}" for one, word in WORDS.items())
 
 
 if __name__ == "__main__":

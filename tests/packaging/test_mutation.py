@@ -1,0 +1,27 @@
+"""The mutation tool tells a mistake that tests notice from one that they do not, and from tests that do not end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mutation
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [("ONE = 2\n", "failed"), ("ONE = 0 + 1\n", "passed"), ("while True:\n    pass\n", "timed out")],
+)
+def test_a_mistake_is_noticed_by_tests_that_fail_and_not_by_tests_that_do_not_end(
+    tmp_path: Path, text: str, outcome: str
+) -> None:
+    (tmp_path / "one.py").write_text("ONE = 1\n")
+    (tmp_path / "test_one.py").write_text("from one import ONE\n\n\ndef test_one():\n    assert ONE == 1\n")
+    mistake = mutation.Mistake("one.py", text, ("test_one.py",))
+    assert mutation.seen(mistake, tmp_path, 5.0 if outcome == "timed out" else 120.0) == outcome
+    assert (tmp_path / "one.py").read_text() == "ONE = 1\n"
+
+
+def test_the_report_counts_each_kind_by_itself() -> None:
+    found = mutation.report(["failed", "timed out", "passed", "failed"])
+    assert found == "2 noticed, 1 not noticed, 1 timed out"
