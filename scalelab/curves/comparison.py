@@ -36,6 +36,11 @@ class ComparisonSettings:
     error: float
     level: float
 
+    @property
+    def sure(self) -> float:
+        """Share of the draws with which one recipe leads surely."""
+        return 1 - self.error / 2
+
 
 @dataclass(frozen=True)
 class Difference:

@@ -57,12 +57,11 @@ class PairCrossings(Crossings):
 
     def told(self, run: str | None = None) -> tuple[Crossing, ...]:
         """The crossings whose compute is named; a pair of which none surely leads at the end has none."""
-        sure = 1 - self._asked.error / 2
         found = []
         for one, other in self._pairs:
             if run in (None, one, other):
                 lead = np.count_nonzero(self._drawn[one][-1] > self._drawn[other][-1]) / self._drawn[one].shape[1]
-                if max(lead, 1 - lead) >= sure:
+                if max(lead, 1 - lead) >= self._asked.sure:
                     found.append(self._of((one, other)))
         return tuple(one for one in found if one.compute is not None)
 
@@ -75,7 +74,7 @@ class PairCrossings(Crossings):
     def _of(self, pair: tuple[str, str]) -> Crossing:
         one, other = pair
         word = self._words.get(frozenset(pair)) or self._differences[one][other].verdict
-        found = _crossing(pair, self._compute_C, self._drawn[one] > self._drawn[other], self._asked)
+        found = crossing_of(pair, self._compute_C, self._drawn[one] > self._drawn[other], self._asked)
         if found.compute is None or word in ("better", "worse"):
             return found
         return replace(found, compute=None, interval=None)
@@ -91,18 +90,24 @@ class PairCrossings(Crossings):
         return {run: np.ascontiguousarray(recipes[run].value(self._compute_C).T) for run in self._names}
 
 
-def _crossing(runs: tuple[str, str], compute_C: Array, ahead_CM: np.ndarray, asked: ComparisonSettings) -> Crossing:
-    """A crossing of two curves: one must lead surely somewhere, and the other at the compute of the comparison."""
+def crossing_of(runs: tuple[str, str], compute_C: Array, ahead_CM: np.ndarray, asked: ComparisonSettings) -> Crossing:
+    """A crossing of two curves: one must lead surely somewhere, and the other at the compute of the comparison.
+
+    Args:
+        runs: the two.
+        compute_C: points of compute, the last that of the comparison.
+        ahead_CM: where each curve of the first lies above that of the second.
+        asked: how they are compared.
+    """
     lead_C = np.count_nonzero(ahead_CM, axis=1) / ahead_CM.shape[1]
     first_after = lead_C[-1] > 0.5
     before = int(lead_C.argmin() if first_after else lead_C.argmax())
     leader = runs[1] if first_after else runs[0]
     crossed_M = (ahead_CM[before] != first_after) & (ahead_CM[-1] == first_after)
     probability = float(crossed_M.mean())
-    sure = 1 - asked.error / 2
     lead_before = 1 - lead_C[before] if first_after else lead_C[before]
     lead_after = lead_C[-1] if first_after else 1 - lead_C[-1]
-    if min(lead_before, lead_after) < sure or not crossed_M.any():
+    if min(lead_before, lead_after) < asked.sure or not crossed_M.any():
         return Crossing(*runs, probability=probability, compute=None, interval=None, leader_before=leader)
     between_MC = ahead_CM[before:, crossed_M].T
     last_M = between_MC.shape[1] - 2 - np.argmax((between_MC[:, 1:] != between_MC[:, :-1])[:, ::-1], axis=1)

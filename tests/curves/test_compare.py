@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from scalelab.cli import main
 from scalelab.curves import Options, analyse, compare, curve, fit_curve, read_sources
 from scalelab.curves.asymptotes import tie_groups
 from scalelab.curves.claims import claim_of, share_above, share_above_sorted
-from scalelab.curves.compare import compare_point
+from scalelab.curves.compare import against, compare_point
+from scalelab.curves.comparison import ComparisonSettings, Difference
+from scalelab.curves.crossing import crossing_of
 from scalelab.curves.efficiency import efficiency
 from scalelab.curves.fitting.intervals import quantiles_of_sorted, tails_of
 from scalelab.curves.fitting.noise import log_spread_prior
@@ -95,6 +98,7 @@ def test_ranking_is_by_the_measured_rate_and_the_asymptotes_come_second() -> Non
     (found,) = compare(recipes(), at=0.4)
     order = sorted(recipes(), key=lambda item: -float(item.fit.value(found.at)[0]))
     assert [entry.run for entry in found.entries] == [item.fit.curve.run for item in order]
+    assert [row.rank for row in found.rows()] == [1, 2, 3, 4]
     by_run = {entry.run: entry for entry in found.entries}
     assert by_run["late"].by_A.rank == 1
     assert by_run["late"].rank > 1
@@ -276,9 +280,60 @@ def test_words_hold_for_the_whole_table() -> None:
     rng = np.random.default_rng(0)
     found = compare([family(2, 0.65, 0.01, f"run {at}", rng) for at in range(6)])[0]
     wrong = {entry.run: entry.differences["run 0"].wrong for entry in found.entries if entry.run != "run 0"}
-    for place, run in enumerate(sorted(wrong, key=lambda run: wrong[run])):
-        sure = found.verdicts[run] != "cannot tell"
-        assert sure <= (wrong[run] <= found.error / (len(wrong) - place))
+    limits = [wrong[run] * (5 - place) for place, run in enumerate(sorted(wrong, key=lambda run: wrong[run]))]
+    assert found.error < max(limits), "some are not told"
+    for error in (found.error, *(limit * beside for limit in limits for beside in (0.999, 1.001))):
+        [again] = against([replace(found, error=error)], "run 0")
+        told = [again.verdicts[run] != "cannot tell" for run in sorted(wrong, key=lambda run: wrong[run])]
+        assert told == [max(limits[: place + 1]) <= error for place in range(5)], "Holm 1979"
+        assert f"that any is false is to be {percent(error)} at most" in again.notes[-1]
+
+
+def test_a_difference_is_told_from_the_error_that_it_risks_on() -> None:
+    base, slower, *_ = recipes()
+    [found] = compare([base, slower])
+    wrong = found.entries[1].differences[found.entries[0].run].wrong
+    assert 0.001 < wrong < 0.49
+    for error, sure in ((0.999 * wrong, False), (1.001 * wrong, True)):
+        [one] = compare([base, slower], error=error)
+        entry = next(entry for entry in one.entries if entry.run == "slower")
+        words = (entry.differences["base"].verdict, one.verdicts["slower"])
+        assert words == (("cannot tell", entry.differences["base"].claim)[sure],) * 2
+
+
+def test_an_order_holds_up_to_the_spread_of_seeds_that_is_said_and_not_to_the_next() -> None:
+    pair = recipes()[:2]
+
+    def slower_less_base(**settings: float) -> Difference:
+        [one] = compare(pair, **settings)
+        return next(entry for entry in one.entries if entry.run == "slower").differences["base"]
+
+    held = slower_less_base().holds_to_spread
+    assert held is not None
+    assert slower_less_base(run_spread=held).wrong <= 0.1 < slower_less_base(run_spread=1.26 * held).wrong
+
+
+@pytest.mark.parametrize(("behind", "ahead", "told"), [(49, 51, False), (51, 49, False), (49, 49, True)])
+def test_a_crossing_is_told_where_each_leads_with_all_but_half_the_error(behind: int, ahead: int, told: bool) -> None:
+    """Of 1,000 curves so many lead too early, and so many not yet at the end; the error is 10 %."""
+    ahead_CM = np.zeros((4, 1000), bool)
+    ahead_CM[:2, :behind] = True
+    ahead_CM[2:, ahead:] = True
+    settings = ComparisonSettings(at=1.0, reach=0.5, margin=0.02, error=0.1, level=0.8)
+    found = crossing_of(("one", "other"), np.geomspace(0.1, 1.0, 4), ahead_CM, settings)
+    assert found.leader_before == "other"
+    assert (found.compute is not None) == told
+
+
+def test_compute_to_a_pass_rate_is_told_where_both_more_likely_than_not_reach_it() -> None:
+    base, slower, *_ = recipes()
+    [found] = compare([base, slower])
+    for reaches, told in ((0.5, True), (0.49, False)):
+        for changed in ("base", "slower"):
+            entries = [replace(one, reaches=reaches) if one.run == changed else one for one in found.entries]
+            row = next(row for row in replace(found, entries=tuple(entries)).rows() if row.run == "slower")
+            factors = (row.compute_factor, row.compute_low, row.compute_high)
+            assert [one is not None for one in factors] == [told] * 3
 
 
 def test_probabilities_from_draws_are_never_said_to_be_certain() -> None:
@@ -299,6 +354,7 @@ def test_every_face_shows_the_same_rows(tmp_path, capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["rows"]["math"] == json.loads(json.dumps([vars(r) for r in one.rows()]))
     frame = load_runs(*sources).fit().compare()
     assert frame.verdict.tolist() == [row.verdict for row in one.rows()]
+    assert list(zip(frame["rank"], frame.run)) == [(1, "base"), (2, "worse")]
     assert frame.difference.iloc[1] == pytest.approx(one.rows()[1].difference)
 
 

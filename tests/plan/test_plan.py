@@ -24,6 +24,7 @@ from scalelab.plan.placement import placement, resize
 from scalelab.plan.planner import fine_tuning_seconds, plan_of, propose
 from scalelab.plan.sizes import held
 from scalelab.plan.speed import Assumptions, attention_flops, decoding, host_step_seconds, training_flops
+from scalelab.schedule.rounds import PPOOffPolicy
 from tests.helpers.real_models import DEEPSEEK_V3
 
 ASSUMED = Assumptions()
@@ -219,6 +220,18 @@ def test_decoding_reads_weights_and_caches_and_nothing_comes_for_free(dense, sco
     assert one.tokens_per_second < many.tokens_per_second < 100 * one.tokens_per_second
     experts = [decoding(scout.model.to_hf(), scout.generator, n, length, gb200, ASSUMED).seconds for n in (1, 64)]
     assert experts[1] > 2 * experts[0]
+
+
+def test_a_round_has_the_longest_completion_and_the_publication_once_for_its_steps(dense):
+    def plan(steps):
+        run = dataclasses.replace(dense, schedule=PPOOffPolicy(k=steps))
+        return plan_of(run, placement(run), device("gb200"), ASSUMED)
+
+    one, eight = plan(1), plan(8)
+    assert eight.started == 8 * one.started
+    assert eight.seconds["hold"] == pytest.approx(one.seconds["hold"] / 8)
+    rest = [each.seconds["step"] - max(each.seconds["generate"], each.seconds["hold"]) for each in (one, eight)]
+    assert rest[0] - rest[1] == pytest.approx(7 / 8 * one.seconds["publish"], rel=0.02), "but for evaluations"
 
 
 def test_a_token_takes_the_cache_that_is_published():
