@@ -315,7 +315,7 @@ def test_an_order_holds_up_to_the_spread_of_seeds_that_is_said_and_not_to_the_ne
 
 @pytest.mark.parametrize(("behind", "ahead", "told"), [(49, 51, False), (51, 49, False), (49, 49, True)])
 def test_a_crossing_is_told_where_each_leads_with_all_but_half_the_error(behind: int, ahead: int, told: bool) -> None:
-    """Of 1,000 curves so many lead too early, and so many not yet at the end; the error is 10 %."""
+    """Numbers of 1,000 curves that lead too early, and not yet at the end; the error is 10 %."""
     ahead_CM = np.zeros((4, 1000), bool)
     ahead_CM[:2, :behind] = True
     ahead_CM[2:, ahead:] = True

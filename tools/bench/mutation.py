@@ -36,7 +36,7 @@ NONE_SELECTED = 5
 
 Outcome = Literal["failed", "passed", "timed out"]
 WORDS: dict[Outcome, str] = {"failed": "noticed", "passed": "NOT NOTICED", "timed out": "timed out"}
-"""What a mistake is called whose tests end so."""
+"""Names of mistakes, by how their tests end."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def sample(rooms: Sequence[str], count: int, seed: int) -> list[Mistake]:
 
 
 def outcome(tests: Sequence[str], tree: Path, seconds: float) -> Outcome:
-    """What the tests of a tree say of it."""
+    """Run the tests of a tree."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     # A change of the file within a second, to one of the same size, would leave Python its compiled form of before.
     path = os.pathsep.join(str(tree / part) for part in ("", "tools", "tools/bench"))
@@ -90,7 +90,7 @@ def outcome(tests: Sequence[str], tree: Path, seconds: float) -> Outcome:
 
 
 def seen(mistake: Mistake, tree: Path, seconds: float) -> Outcome:
-    """What the tests say with the change in a tree that is otherwise right."""
+    """Run the tests with the change in a tree that is otherwise right."""
     file = tree / mistake.file
     right = file.read_text()
     file.write_text(mistake.text)
