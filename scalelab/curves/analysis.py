@@ -177,14 +177,16 @@ class Analysis:
         """The entry of `scalelab fit --json`."""
         curves = self.curves
         shapes = dict(zip(curves.names, curves.probability)) if curves and len(curves.names) > 1 else None
+        covariance = curves.sigmoid.covariance() if curves else {}
         return (
             self.fit.as_json()
             | dict(self.params)
+            | ({"stderr": {name: row[name] ** 0.5 for name, row in covariance.items()}} if curves else {})
             | {
                 "intervals": {name: list(interval) for name, interval in self.intervals.items()},
                 "level": self.level,
                 "intervals_by": "posterior" if curves else None,
-                "covariance": curves.sigmoid.covariance() if curves else None,
+                "covariance": covariance or None,
                 "without_prior": {name: list(interval) for name, interval in self.without_prior.items()},
                 "warnings": list(self.warnings),
                 "backtest": vars(self.backtest) | {"inside": self.backtest.inside} if self.backtest else None,

@@ -155,7 +155,7 @@ def _compare_task(
     best_R = np.bincount(value_MR.argmax(1), minlength=len(names)) / len(value_MR)
     order = np.argsort(-np.median(value_MR, axis=0), kind="stable").tolist()
     by_A = cache(partial(order_by_A, tie_groups(analyses, tie, asked.margin)))
-    stable = {item.fit.curve.run: stability(item.fit.curve, asked.level) for item in analyses}
+    stable = {item.fit.curve.run: stability(item.fit.curve, asked.level, item.falls) for item in analyses}
     measured = {item.fit.curve.run: measured_rate(item.fit.curve, asked.at) for item in analyses}
     pairs = Pairs(numbers, measured, asked)
 

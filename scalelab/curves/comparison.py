@@ -269,9 +269,17 @@ def _sure(row: ComparisonRow) -> str:
     return percent(row.probability if row.verdict == "better" else 1 - row.probability)
 
 
+NOT_REACHED = {"log_reach": None, "log_reach_interval": None}
+
+
+def _both_reach(one: ComparedRun, other: ComparedRun) -> bool:
+    """True if both more likely than not come to the pass rate for which compute is compared."""
+    return min(one.reaches, other.reaches) >= 0.5
+
+
 def _row(one: Comparison, entry: ComparedRun) -> ComparisonRow:
     found = entry.differences.get(one.reference.run)
-    reaches = found is not None and min(entry.reaches, one.reference.reaches) >= 0.5
+    reaches = found is not None and _both_reach(entry, one.reference)
     item = entry.analysis
     ends = {
         f"{name}_{end}": item.intervals[name][at]
@@ -327,9 +335,19 @@ def _verdict_text(one: Comparison, entry: ComparedRun, found: Difference) -> str
     return f"{word} ({above}, at most {found.bound:.3f} apart{held})"
 
 
-def entry_summary(entry: ComparedRun) -> dict[str, Any]:
-    """The entry of `scalelab compare --json`: that of `scalelab fit --json`, and what the comparison adds."""
+def entry_summary(entry: ComparedRun, others: Sequence[ComparedRun]) -> dict[str, Any]:
+    """The entry of `scalelab compare --json`: that of `scalelab fit --json`, and what the comparison adds.
+
+    Args:
+        entry: the run.
+        others: all runs of the comparison.
+    """
     fitted, by_A = entry.analysis.as_json(), entry.by_A
+    differences = {
+        other.run: vars(one) | {"measured": _known(one.measured)} | ({} if _both_reach(entry, other) else NOT_REACHED)
+        for other in others
+        if (one := entry.differences.get(other.run)) is not None
+    }
     return fitted | {
         "rank": entry.rank,
         "rank_by_A": by_A.rank,
@@ -341,7 +359,7 @@ def entry_summary(entry: ComparedRun) -> dict[str, Any]:
         "value_interval": list(entry.rate[1]),
         "measured": entry.measured if np.isfinite(entry.measured) else None,
         "beats": entry.beats,
-        "differences": {run: vars(one) | {"measured": _known(one.measured)} for run, one in entry.differences.items()},
+        "differences": differences,
         "best": entry.best,
         "seeds": len(entry.analysis.fit.curve.seeds),
         "falls": [vars(fall).copy() for fall in entry.stability.falls],

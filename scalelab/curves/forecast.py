@@ -196,4 +196,10 @@ def band(analysis: Analysis, compute: Array | Sequence[float]) -> tuple[np.ndarr
 def entry(analysis: Analysis) -> dict[str, Any]:
     """The keys that name a curve in JSON."""
     curve = analysis.fit.curve
-    return {"source": curve.source, "run": curve.run, "task": curve.task, "clock": curve.clock, "falls": analysis.falls}
+    return {
+        "source": curve.source,
+        "run": curve.run,
+        "task": curve.task,
+        "clock": curve.clock,
+        "forgets": analysis.falls,
+    }

@@ -46,8 +46,8 @@ class Stability:
     Attributes:
         seeds: how many seeds there are.
         falls: the deepest fall of each seed that has one, the deepest first.
-        rate: share of seeds with a fall.
-        interval: of that share in other runs, with the level of the fit (Jeffreys' prior; Brown, Cai & DasGupta 2001).
+        rate: share of other runs with a fall: the median (Jeffreys' prior; Brown, Cai & DasGupta 2001).
+        interval: of that share, with the level of the fit.
     """
 
     seeds: int
@@ -74,19 +74,26 @@ class Stability:
         )
 
 
-def stability(item: Curve, level: float = 0.8) -> Stability:
-    """The falls of a curve's seeds."""
+def stability(item: Curve, level: float = 0.8, forgets: bool = False) -> Stability:
+    """The falls of a curve's seeds.
+
+    Args:
+        item: the evaluations.
+        level: probability of the interval.
+        forgets: the task's curve falls, so that its falls are no sign of instability.
+    """
     from scipy.special import betaincinv
 
     falls = []
-    for index, name in enumerate(item.seeds):
+    for index, name in enumerate(() if forgets else item.seeds):
         fall = _fall(item.select(item.seed_N == index), name)
         if fall is not None:
             falls.append(fall)
     falls.sort(key=lambda fall: -fall.depth)
     seeds, fallen = len(item.seeds), len(falls)
-    low, high = (float(betaincinv(fallen + 0.5, seeds - fallen + 0.5, p)) for p in ((1 - level) / 2, (1 + level) / 2))
-    return Stability(seeds, tuple(falls), fallen / seeds, (low, high))
+    tails = ((1 - level) / 2, 0.5, (1 + level) / 2)
+    low, middle, high = (float(betaincinv(fallen + 0.5, seeds - fallen + 0.5, p)) for p in tails)
+    return Stability(seeds, tuple(falls), middle, (low, high))
 
 
 @dataclass(frozen=True)

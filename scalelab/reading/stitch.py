@@ -15,6 +15,9 @@ from scalelab.reading.settings import Repeats
 FEW = 4
 """A resumed log goes back at most once in so many evaluations; one that goes back more often is in no order at all."""
 
+MOST_LOST = 0.75
+"""Share of the evaluations before that a resumed run repeats at most; one that repeats more may be another run."""
+
 
 @dataclass(frozen=True)
 class Stitched:
@@ -60,6 +63,8 @@ def stitch(
     back_M = _backward(place_N, keep_M)
     alike = len(rows_N) - len(keep_M)
     if len(back_M) and (resumed or _was_resumed(place_N[keep_M], back_M)):
+        if not resumed and repeats == "refuse" and (again := _mostly(place_N, keep_M, back_M)) is not None:
+            return Stitched(keep_M, again=again)
         lost_M, keep_M = keep_M, _latest(place_N, keep_M)
         notes.append(_resumption(place_N[lost_M[back_M]], len(lost_M) - len(keep_M), unit if step_N is None else ""))
     elif len(back_M):
@@ -95,6 +100,15 @@ def _was_resumed(place_M: Array, back_M: np.ndarray) -> bool:
     follows_M = np.minimum(back_M + 1, len(place_M) - 1)  # a resumed run's second evaluation from there
     again_M = (follows_M > back_M) & (place_M[follows_M] <= furthest_M[back_M - 1])
     return len(np.unique(place_M)) < len(place_M) or bool(again_M.all())
+
+
+def _mostly(place_N: Array, keep_M: np.ndarray, back_M: np.ndarray) -> int | None:
+    """Index at which a log goes back behind most of what it has: perhaps another run; None if it does not."""
+    for back in back_M.tolist():
+        before_M = place_N[keep_M[:back]]
+        if (before_M >= place_N[keep_M[back]]).mean() > MOST_LOST:
+            return int(keep_M[back])
+    return None
 
 
 def _last_of_each(place_N: Array, keep_M: np.ndarray) -> np.ndarray:

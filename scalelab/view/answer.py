@@ -44,7 +44,7 @@ def answers(
         else:
             fit = fitted[0]
             lead, more = _entry_of_one(fit), ""
-        if task in ranked and (forgetting := [f"{one['run']} {one['fall_text']}" for one in fitted if one["falls"]]):
+        if task in ranked and (forgetting := [f"{one['run']} {one['fall_text']}" for one in fitted if one["forgets"]]):
             more += f" {'; '.join(forgetting[:3])}{'; …' * (len(forgetting) > 3)}."
         text = f"{lead}{more} {_outlook(fit, name=task in ranked)}"
         single = task in ranked and any(entry["seeds"] == 1 for entry in ranked[task]["entries"])
@@ -106,7 +106,7 @@ def _entry_of_one(fit: Mapping[str, Any]) -> str:
         f"{fit['run']} has reached {with_interval(here['value'], here['interval'])} after "
         f"{quantity(here['compute'], fit['unit'])}"
     )
-    if fit["falls"]:
+    if fit["forgets"]:
         return f"{text}. It {fit['fall_text']}; {fit['gain_seen']:.0%} of a sigmoid's fall was seen."
     if fit["A_stands"]:
         A = with_interval(fit["parameters"]["A"], fit["intervals"].get("A"))

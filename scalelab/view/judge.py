@@ -160,7 +160,7 @@ class Judge:
         kept += ["rates", "gain_seen", "A_stands", "endless"]
         record = {name: summary[name] for name in kept}
         record |= {"parameters": found.params, "unit": item.unit, "seeds": len(item.seeds)}
-        record |= {"falls": found.falls, "fall_text": found.fall_text() if found.falls else ""}
+        record |= {"forgets": found.falls, "fall_text": found.fall_text() if found.falls else ""}
         return plain(record | {"extension": extension, "table": table(found)})
 
     def _compare(self, curves: Sequence[Curve]) -> list[dict[str, Any]]:
@@ -207,7 +207,7 @@ def _against(held: Comparison) -> dict[str, Any]:
 
 def _entry(item: ComparedRun) -> dict[str, Any]:
     """One run of a ranking, with its line of the efficiency plot."""
-    summary = entry_summary(item)
+    summary = entry_summary(item, ())
     kept = ("run", "rank", "tied_with", "common_A", "B_at_common_A", "value", "value_interval", "beats", "seeds")
     record = {name: summary[name] for name in kept}
     compute_N, F_N, line_N = efficiency(item.analysis.fit, item.by_A.common_A)

@@ -59,7 +59,7 @@ def test_fit_prints_a_table_and_warns(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "half-budget back-test" not in out
     assert re.search(r"a: code and math: .*; ratio of B", out)
     assert "of a sigmoid's gain was seen" in out
-    assert "! a · code: the window ends before the curve bends" in out
+    assert "! a · code: the window ends before the curve has bent" in out
     assert main(["fit", table(tmp_path / "a.csv", C_mid=1.5), "--wide"]) == 0
     assert "half-budget back-test" in capsys.readouterr().out
 

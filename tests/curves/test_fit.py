@@ -107,7 +107,7 @@ def test_the_window_keeps_step_zero_and_leaves_out_the_first_epoch_where_known()
 
 def test_a_window_that_ends_before_the_bend_is_warned_of() -> None:
     compute, points = run_points(20, noise=0.002, C_mid=1.5)
-    assert any("before the curve bends" in w for w in fit_curve(curve(compute, points, np.full(21, 0.002))).warnings)
+    assert any("before the curve has bent" in w for w in fit_curve(curve(compute, points, np.full(21, 0.002))).warnings)
 
 
 def test_correlated_residuals_and_few_points_are_warned_of() -> None:

@@ -93,7 +93,7 @@ def test_fit_says_from_where_a_task_falls_and_towards_which_floor(source: str, c
     assert "joint · math: forgets" not in out
     assert "joint: code and math: one rises, one falls, so whether they are parallel is not asked" in out
     fits = {(one["run"], one["task"]): one for one in told(capsys, "fit", source)["fits"]}
-    assert [fits[name]["falls"] for name in (("joint", "code"), ("joint", "math"), ("kept", "code"))] == [1, 0, 0]
+    assert [fits[name]["forgets"] for name in (("joint", "code"), ("joint", "math"), ("kept", "code"))] == [1, 0, 0]
     code = fits["joint", "code"]
     for name, truth in (FALL | {"C_mid": 6.0}).items():
         low, high = code["intervals"][name]
@@ -111,7 +111,7 @@ def test_forecast_says_when_a_rate_is_fallen_to_and_that_more_compute_harms(sour
     now, then = (one["value"] for one in found["forecasts"][:2])
     assert now - then == pytest.approx(float(rate(1.0, **FALL) - rate(2.0, **FALL)), abs=0.02)
     half, above, below = found["targets"][:3]
-    assert half["falls"] is True
+    assert half["forgets"] is True
     assert half["compute"] == pytest.approx(20 * 0.3 * 2.5 ** (1 / 1.8), rel=0.1)
     assert (half["reading"], above["reading"]) == ("fallen to it already", "below it from the start, and it falls")
     assert below["reading"].startswith(("not fallen to: the curve stays above", "probably not fallen to: the curve"))
@@ -324,7 +324,7 @@ def test_the_page_tells_a_fall_and_when_a_rate_is_fallen_to(source: str) -> None
     assert "joint forgets: falls from 0.7" in by_task["code"]["text"]
     assert "forgets" not in by_task["math"]["text"]
     [fit] = [one for one in overview["fits"] if (one["run"], one["task"]) == ("joint", "code")]
-    assert fit["falls"] is True
+    assert fit["forgets"] is True
     [item] = [one for one in lab.curves if (one.run, one.task) == ("joint", "code")]
     columns = table(analyse(item))
     assert columns["targets"]["reading"][49] == "fallen to it already"
@@ -353,3 +353,58 @@ def test_laws_and_designs_leave_out_what_falls(tmp_path: Path, capsys) -> None:
     forgetful = written(tmp_path / "falls.csv", c_code=FALL)
     assert main(["design", forgetful, "--difference", "0.05"]) == 1
     assert "none of the pilot runs carries a fit that rises" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rates", "reason"),
+    [
+        (
+            [0.60, 0.57, 0.55, 0.47, 0.44, 0.40, 0.33, 0.335, 0.35, 0.34, 0.36, 0.40, 0.46, 0.49],
+            r"falls from 0\.573 to 0\.338 at .* and rises to 0\.450 \(means of three\), which no falling curve does",
+        ),
+        (
+            [0.61, 0.55, 0.47, 0.40, 0.35, 0.33, 0.32, 0.33, 0.36, 0.42, 0.50, 0.57, 0.60, 0.615],
+            r"falls from 0\.543 to 0\.327 at .* and rises to 0\.595",
+        ),
+    ],
+)
+def test_a_task_that_falls_and_rises_again_is_no_forgetting(rates: list[float], reason: str) -> None:
+    with pytest.raises(FitError, match=reason):
+        fit_curve(curve(range(len(rates)), rates, [0.011] * len(rates)))
+
+
+def test_seeds_that_go_apart_are_not_called_forgetting() -> None:
+    falling, rising = rate(COMPUTE, R0=0.6, A=0.4), rate(COMPUTE, R0=0.6, A=0.75)
+    seeds = [0] * len(COMPUTE) + [1] * len(COMPUTE)
+    noise = 0.01 * np.random.default_rng(0).standard_normal(2 * len(COMPUTE))
+    both = curve(np.tile(COMPUTE, 2), np.concatenate([falling, rising]) + noise, [0.01] * len(seeds), seed=seeds)
+    with pytest.raises(FitError, match="seed 1 rises from .* while the mean of the seeds falls"):
+        fit_curve(both)
+    alike = curve(np.tile(COMPUTE, 2), np.concatenate([falling, falling]) + noise, [0.01] * len(seeds), seed=seeds)
+    assert fit_curve(alike).falls
+
+
+def test_a_given_start_below_a_falling_log_is_the_reason_that_is_told() -> None:
+    with pytest.raises(FitError, match="falls, from .* which no curve from an R0 of 0.300 does"):
+        fit_curve(curve(COMPUTE, rate(COMPUTE, R0=0.7, A=0.45), [0.01] * len(COMPUTE)), r0=0.3)
+
+
+def test_a_comparison_of_tasks_that_forget_has_no_compute_to_a_rate_and_calls_none_unstable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = []
+    for name, A, seed in (("one", 0.40, 1), ("two", 0.47, 2)):
+        points = rate(COMPUTE, R0=0.7, A=A) + 0.005 * np.random.default_rng(seed).standard_normal(len(COMPUTE))
+        lines = "".join(f"{c},{r}\n" for c, r in zip(COMPUTE, points))
+        (tmp_path / f"{name}.csv").write_text("compute,pass_rate\n" + lines)
+        sources.append(str(tmp_path / f"{name}.csv"))
+    assert main(["compare", *sources, "--json"]) == 0
+    [entries] = json.loads(capsys.readouterr().out)["tasks"].values()
+    for entry in entries:
+        assert entry["forgets"] is True
+        assert entry["falls"] == []
+        low, middle, high = (entry["fall_rate"][at] for at in (1, 0, 2))
+        assert low <= middle <= high
+        assert {one["log_reach"] for one in entry["differences"].values()} == {None}
+        for name, row in entry["covariance"].items():
+            assert entry["stderr"][name] == pytest.approx(row[name] ** 0.5)

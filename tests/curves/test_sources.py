@@ -191,6 +191,8 @@ def test_a_log_that_goes_a_part_of_its_way_again_was_resumed_and_a_single_late_e
     kept, notes = read([10, 20, 30, 50, 40, 60, 70, 80])
     assert kept == [10, 20, 30, 40, 50, 60, 70, 80]
     assert "unsorted" in notes
+    with pytest.raises(LabError, match=r"row 9, column step: the log starts again at 15; tell two runs apart by"):
+        read([10, 20, 30, 40, 50, 60, 70, 15, 25, 35, 45, 55, 65])
 
 
 def test_different_units_do_not_mix(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_the_ranking_is_that_of_compare(lab: Lab, overview: dict) -> None:
     own = next(one for one in comparisons if one.task == "math")
     assert [entry["run"] for entry in math["entries"]] == [entry.run for entry in own.entries]
     parts = lab.comparison("math")
-    assert parts["entries"][own.entries[0].run]["beats"] == pytest.approx(entry_summary(own.entries[0])["beats"])
+    assert parts["entries"][own.entries[0].run]["beats"] == pytest.approx(entry_summary(own.entries[0], ())["beats"])
     other = own.entries[-1].run
     held = next(one for one in against(comparisons, other) if one.task == "math")
     assert parts["against"][other]["sentence"] == held.sentence()

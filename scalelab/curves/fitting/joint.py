@@ -17,7 +17,8 @@ import numpy as np
 from scalelab.arrays import Array
 from scalelab.curves.fitting.models import POWER, SIGMOID, Model, log_compute, mirrored, value
 from scalelab.curves.fitting.noise import DEFAULT, Prior, typical
-from scalelab.curves.fitting.problem import FOUR_FIFTHS, Problem, least_squares, make_problem, solve
+from scalelab.curves.fitting.problem import Problem, make_problem
+from scalelab.curves.fitting.seeds import evaluation_scatter, solve_seeds
 from scalelab.errors import LabError
 from scalelab.numbers import compact, percent, quantity
 from scalelab.reading.data import Curve, merge_neighbours
@@ -136,7 +137,7 @@ class Fit:
             "window_rule": self.window_rule,
             "n_points": len(self.curve),
             "rss": self.rss,
-            "falls": self.falls,
+            "forgets": self.falls,
             "warnings": list(self.warnings),
         }
 
@@ -227,70 +228,6 @@ def fit_curve(
     return replace(fit, warnings=(*item.notes, *remarks, *_warnings(fit, problem)))
 
 
-def solve_seeds(problem: Problem, points: Curve) -> tuple[Array, float, Array, Array]:
-    """Parameters, noise scale, influence and seed offset of each point.
-
-    Each seed may lie off the mean curve by an offset of R0 and one of A. They are fitted in turns with the curve, so
-    that the noise scale is that of the evaluations of one seed, whatever the seeds differ by; the mean of the offsets
-    is zero, so that the curve is that of the mean seed, however many points each has.
-    """
-    offset_N = np.zeros(len(points))
-    if len(points.seeds) == 1:
-        return *solve(problem), offset_N
-    _, least_P = least_squares(replace(problem, prior=None))
-    theta_P, scale, weight_N = solve(problem, near=(least_P, problem.scale(least_P)))
-    for turn in range(4):
-        sigma_N = scale * problem.relative_N / np.sqrt(weight_N)
-        before_N, offset_N = offset_N, seed_offsets(problem, theta_P, sigma_N, points.seed_N, len(points.seeds))
-        inside = replace(problem, rate_N=points.pass_rate_N - offset_N, offsets=2 * (len(points.seeds) - 1))
-        theta_P, scale, weight_N = solve(inside, near=(theta_P, scale) if turn else None)
-        if np.abs(offset_N - before_N).max() < 0.1 * typical(scale * problem.relative_N):
-            break
-    return theta_P, scale, weight_N, offset_N
-
-
-OFFSETS = 0.1
-"""Standard deviation that holds a seed's offsets back where its points say little of them, in pass rate."""
-
-
-def seed_offsets(problem: Problem, theta_P: Array, sigma_N: Array, seed_N: np.ndarray, seeds: int) -> Array:
-    """Offset of each point's seed `[N]`: an offset of R0 and one of A per seed by ridge regression, their mean zero."""
-    u_N, model = problem.u_N, problem.model
-    features_NL = model.features(theta_P[2:], u_N)
-    left_N = problem.rate_N - value(model, theta_P, u_N)
-    if model is not SIGMOID or problem.lower_P[0] == problem.upper_P[0]:
-        features_NL = features_NL[:, [model.linear.index("A")]]
-    count = features_NL.shape[1]
-    offset_SL = np.empty((seeds, count))
-    for seed in range(seeds):
-        mine_N = seed_N == seed
-        scaled_NL = features_NL[mine_N] / sigma_N[mine_N, None]
-        gram_LL = scaled_NL.T @ scaled_NL + np.eye(count) / OFFSETS**2
-        offset_SL[seed] = np.linalg.solve(gram_LL, scaled_NL.T @ (left_N[mine_N] / sigma_N[mine_N]))
-    offset_SL -= offset_SL.mean(0)
-    result: Array = (features_NL * offset_SL[seed_N]).sum(-1)
-    return result
-
-
-def evaluation_scatter(points: Curve, merged_N: np.ndarray) -> float:
-    """Sampling noise of one evaluation, by how evaluations that were merged scatter about each other.
-
-    It is the standard deviation of the normal that four fifths of them agree with, so that a few broken ones do not
-    widen it; what each mean takes of its members' scatter is made up for.
-
-    Args:
-        points: the evaluations before they were merged.
-        merged_N: which merged point each went into.
-    """
-    relative_N = np.ones(len(points)) if points.stderr_N is None else points.stderr_N
-    members_G = np.bincount(merged_N)
-    mean_G = np.bincount(merged_N, points.pass_rate_N) / np.maximum(members_G, 1)
-    apart_N = points.pass_rate_N - mean_G[merged_N]
-    several_N = members_G[merged_N] > 1
-    z_N = apart_N / relative_N * np.sqrt(members_G / np.maximum(members_G - 1, 1))[merged_N]
-    return float(np.quantile(np.abs(z_N[several_N]), 0.8) / FOUR_FIFTHS * typical(relative_N))
-
-
 def refuse_unfit(points: Curve, model: Model, r0: float | None) -> None:
     """Refuse points that do not carry a curve.
 
@@ -323,13 +260,17 @@ def refuse_flat(fit: Fit) -> None:
     weight_N = fit.weight_N / fit.sigma_N**2
     thirds = np.array_split(np.arange(len(points)), 3)  # weighted, so that one broken evaluation is not a fall
     first, middle, last = (float(np.average(points.pass_rate_N[part], weights=weight_N[part])) for part in thirds)
-    ends, peak = f"from {first:.3f} to {last:.3f}", _fall_from(points)
+    ends, turn = f"from {first:.3f} to {last:.3f}", _turn(points) or _turn(points, trough=True)
     falls = fit.falls and fit.method == "joint" and min(middle, last) <= first
     rises = fit.theta_P[1] > (fit.theta_P[0] if fit.model is SIGMOID else 0) and max(middle, last) >= first
-    if peak is not None and not rises:
-        raise FitError(peak)
+    if turn is not None and not rises:
+        raise FitError(turn)
+    if falls and (apart := _seeds_apart(fit)):
+        raise FitError(f"{points.name}: {apart}")
     if not rises and not falls:
         fitted = ", which the joint sigmoid alone is fitted to" if fit.model is POWER or fit.method == "paper" else ""
+        if not fitted and fit.fixed_r0 is not None:
+            fitted = f", which no curve from an R0 of {fit.theta_P[0]:.3f} does"
         word = f"falls, {ends}{fitted}" if last < first - 0.01 else f"does not rise, {ends}"
         if last > first + 0.01:
             word = f"rises, {ends}, which no curve from an R0 of {fit.theta_P[0]:.3f} does"
@@ -341,8 +282,8 @@ def refuse_flat(fit: Fit) -> None:
             "evaluate more, or give stderr or n"
         )
     chance = _chance_of_constant(fit, weight_N, spare)
-    if chance > 0.05 and peak is not None:
-        raise FitError(peak)
+    if chance > 0.05 and turn is not None:
+        raise FitError(turn)
     if chance > 0.05:
         way = "fall" if falls else "rise"
         found = f"{len(points)} evaluations do not tell a {way} {ends} from scatter"
@@ -377,22 +318,45 @@ def _chance_of_constant(fit: Fit, weight_N: Array, spare: int) -> float:
     return float(fdtrc(more, known, explained / more))
 
 
-def _fall_from(points: Curve) -> str | None:
-    """Reason of a curve that rose and fell, by means of three evaluations; None where scatter may look like that."""
+def _turn(points: Curve, trough: bool = False) -> str | None:
+    """Reason of a curve that rose and fell, by means of three evaluations; None where scatter may look like that.
+
+    Args:
+        points: the evaluations.
+        trough: look for a curve that fell and rose.
+    """
     if len(points) < 5:
         return None
     order = np.argsort(points.compute_N, kind="stable")
     rate_N = points.pass_rate_N[order]
     mean_N = np.convolve(rate_N, np.full(3, 1 / 3), "valid")
     noise = 1.48 * float(np.median(np.abs(np.diff(rate_N, 2)))) / np.sqrt(6)  # second differences know no slope
-    top = int(mean_N.argmax())
-    if mean_N[top] - max(mean_N[0], mean_N[-1]) < max(4 * noise / np.sqrt(3), 0.02):
+    up_N = -mean_N if trough else mean_N
+    top = int(up_N.argmax())
+    if up_N[top] - max(up_N[0], up_N[-1]) < max(4 * noise / np.sqrt(3), 0.02):
         return None
+    there, back, only = ("falls", "rises", "falling") if trough else ("rises", "falls", "rising")
     at = quantity(float(points.compute_N[order][top + 1]), points.unit)
     return (
-        f"{points.name}: the pass rate rises from {mean_N[0]:.3f} to {mean_N[top]:.3f} at {at} and falls to "
-        f"{mean_N[-1]:.3f} (means of three), which no rising curve does; --until fits the part before"
+        f"{points.name}: the pass rate {there} from {mean_N[0]:.3f} to {mean_N[top]:.3f} at {at} and {back} to "
+        f"{mean_N[-1]:.3f} (means of three), which no {only} curve does; --until fits the part before"
     )
+
+
+def _seeds_apart(fit: Fit) -> str:
+    """Reason of seeds of which one rises while their mean falls, beyond four standard errors; empty without any."""
+    points, error_N = fit.curve, fit.sigma_N / np.sqrt(fit.weight_N)
+    for seed, name in enumerate(points.seeds if len(points.seeds) > 1 else ()):
+        mine_N = np.flatnonzero(points.seed_N == seed)
+        first_N, last_N = np.array_split(mine_N, 3)[0], np.array_split(mine_N, 3)[-1]
+        if not len(first_N) or not len(last_N):
+            continue
+        first, last = (float(points.pass_rate_N[part].mean()) for part in (first_N, last_N))
+        error = float(np.sqrt(sum((error_N[part] ** 2).sum() / len(part) ** 2 for part in (first_N, last_N))))
+        if last - first > max(4 * error, 0.02):
+            rises = f"seed {name} rises from {first:.3f} to {last:.3f} while the mean of the seeds falls"
+            return f"{rises}, which is no one curve; fit the seeds one by one"
+    return ""
 
 
 def _covariance(jacobian_NP: Array, free_P: np.ndarray) -> Array:
@@ -412,7 +376,7 @@ def _warnings(fit: Fit, problem: Problem) -> list[str]:
         if lower < upper and (at <= lower or at >= upper):
             warnings.append(f"{name} sits on its {'lower' if at <= lower else 'upper'} bound")
     if fit.model is SIGMOID and fit.window[1] < 1.5 * fit.parameters["C_mid"]:
-        warnings.append(f"the window ends before the curve bends (C_mid {fit.parameters['C_mid']:.3g})")
+        warnings.append("the window ends before the curve has bent")
     z_N = fit.scatter_N / fit.sigma_N
     if n_points >= 8:
         correlation = float((z_N[1:] * z_N[:-1]).sum() / (z_N**2).sum())

@@ -219,9 +219,9 @@
 
   function reachText(fit, target) {
     const found = Lab.curve.reach(fit, target);
-    if (found.compute === null || (fit.falls && found.compute === 0)) return found.reading.split(":")[0];
+    if (found.compute === null || (fit.forgets && found.compute === 0)) return found.reading.split(":")[0];
     const [low, high] = [found.low, found.high].map((end) => (end === null ? "never" : quantity(end, fit.unit)));
-    return `${fit.falls ? "falls to it at " : ""}${quantity(found.compute, fit.unit)} [${low}, ${high}]`;
+    return `${fit.forgets ? "falls to it at " : ""}${quantity(found.compute, fit.unit)} [${low}, ${high}]`;
   }
 
   function verdict(word) {
