@@ -378,14 +378,14 @@ def test_seeds_that_go_apart_are_not_called_forgetting() -> None:
     seeds = [0] * len(COMPUTE) + [1] * len(COMPUTE)
     noise = 0.01 * np.random.default_rng(0).standard_normal(2 * len(COMPUTE))
     both = curve(np.tile(COMPUTE, 2), np.concatenate([falling, rising]) + noise, [0.01] * len(seeds), seed=seeds)
-    with pytest.raises(FitError, match="seed 1 rises from .* while the mean of the seeds falls"):
+    with pytest.raises(FitError, match=r"seed 1 rises from .* while the mean of the seeds falls"):
         fit_curve(both)
     alike = curve(np.tile(COMPUTE, 2), np.concatenate([falling, falling]) + noise, [0.01] * len(seeds), seed=seeds)
     assert fit_curve(alike).falls
 
 
 def test_a_given_start_below_a_falling_log_is_the_reason_that_is_told() -> None:
-    with pytest.raises(FitError, match="falls, from .* which no curve from an R0 of 0.300 does"):
+    with pytest.raises(FitError, match=r"falls, from .* which no curve from an R0 of 0\.300 does"):
         fit_curve(curve(COMPUTE, rate(COMPUTE, R0=0.7, A=0.45), [0.01] * len(COMPUTE)), r0=0.3)
 
 
