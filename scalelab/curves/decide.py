@@ -1,9 +1,9 @@
 """Choices for further compute: go on with a run, run another seed, or try another setting.
 
-All of it is read from the joint draws of the recipes' curves, the mean over the tasks of each draw. The worth of a step
-is what it is expected to add to the pass rate that one ends with: for a longer run the rise of the best curve, for
-another seed the better choice among the recipes (the knowledge gradient for correlated normal beliefs; Frazier, Powell
-& Dayanik 2009).
+Going on is read from the draws that `forecast` reads: the median of what it adds to the highest pass rate so far. The
+choice among recipes, and another seed of one, are read from the joint draws that `compare` reads, where a recipe with
+one seed is another run of it: a seed is worth the better choice that it is expected to lead to (the knowledge gradient
+for correlated normal beliefs; Frazier, Powell & Dayanik 2009). Tasks count by the mean over them of each draw.
 
 Axes: `_M` joint draws, `_R` recipes.
 """
@@ -20,13 +20,16 @@ from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.design import knowledge_gradient
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
-from scalelab.curves.forecast import WORTHWHILE
-from scalelab.curves.joint_draws import joint_draws
+from scalelab.curves.forecast import WORTHWHILE, gain_text
+from scalelab.curves.joint_draws import joint_draws, several
 from scalelab.errors import LabError
 from scalelab.numbers import percent, quantity
 from scalelab.reading.data import same_unit
 
 NextStep = Literal["extend", "seed", "another setting"]
+
+LEAST = 1e-4
+"""Gain in pass rate below which no number is printed."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,14 @@ class BudgetChoice:
     Attributes:
         step: `extend` a run, or another `seed` of a recipe.
         run: the recipe.
-        gain: by how much it is expected to raise the pass rate that one ends with, above the highest that a recipe has
-            reached.
+        gain: by how much it raises the pass rate that one ends with, above the highest that a recipe has reached: the
+            median for `extend`, the expectation for another seed.
         interval: of the pass rate that it ends with.
         seeds: how many seeds the budget pays for; 0 for `extend`.
+        rate: the pass rate that it ends with, the median.
+        added: by how much it raises the run's own pass rate, and the interval of that; None for another seed.
+        highest: the recipe that has the highest pass rate so far.
+        falls: whether the run's curve of any task falls.
     """
 
     step: NextStep
@@ -47,6 +54,10 @@ class BudgetChoice:
     gain: float
     interval: Interval
     seeds: int
+    rate: float
+    added: tuple[float, Interval] | None = None
+    highest: str = ""
+    falls: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,12 +71,14 @@ class Decision:
         leader: recipe with the highest expected pass rate there.
         best: probability that it is the best of all.
         regret: expected loss from taking it for the best.
-        rate: its pass rate at `at`.
+        rate: its pass rate at `at`; that of another run of it where it has one seed.
         choices: ways to spend the budget, the most promising first.
         step: what is proposed.
         worthwhile: gain below which another setting is proposed.
         tasks: the tasks whose mean counts.
         forgets: a clause for each task of each recipe that forgets.
+        recipes: how many there are.
+        another: whether `rate` is that of another run.
     """
 
     unit: str
@@ -80,22 +93,17 @@ class Decision:
     worthwhile: float
     tasks: tuple[str, ...]
     forgets: tuple[str, ...] = ()
+    recipes: int = 2
+    another: bool = False
 
     def text(self) -> list[str]:
         """The page: plain sentences."""
-        rate, (low, high) = self.rate
-        what = "the mean over " + ", ".join(self.tasks) if len(self.tasks) > 1 else (self.tasks[0] or "the pass rate")
-        lines = [
-            f"Which recipe: {self.leader}. At {quantity(self.at, self.unit)}, {what} is {rate:.3f} "
-            f"[{low:.3f}, {high:.3f}]; it is the best of all with {percent(self.best)}, and taking it for the best is "
-            f"expected to lose {_small(self.regret)}."
-        ]
+        lines = [self._which()]
         if self.forgets:
             lines.append(f"All of this counts that {'; '.join(self.forgets)}.")
         extend = next(one for one in self.choices if one.step == "extend")
         lines.append(
-            f"Extend or stop: {quantity(self.budget, self.unit)} more for {extend.run} are expected to add "
-            f"{extend.gain:+.4f} and to end at [{extend.interval[0]:.3f}, {extend.interval[1]:.3f}]."
+            f"Extend or stop: {quantity(self.budget, self.unit)} more for {extend.run} would {_added(extend)}."
         )
         seed = next((one for one in self.choices if one.step == "seed"), None)
         if seed is None:
@@ -107,15 +115,29 @@ class Decision:
             )
         first = self.choices[0]
         if self.step == "another setting":
+            pays = "anything" if first.gain < LEAST else f"more than {_small(first.gain)}"
             lines.append(
-                f"Do: try another setting. No step with these recipes is expected to add {self.worthwhile:g}; a new "
-                f"one pays if it adds more than {_small(first.gain)}."
+                f"Do: try another setting. No step with {'this recipe' if self.recipes == 1 else 'these recipes'} is "
+                f"expected to add {self.worthwhile:g}; a new one pays if it adds {pays}."
             )
         elif self.step == "extend":
             lines.append(f"Do: go on with {first.run}.")
         else:
             lines.append(f"Do: run {first.seeds} more seed{'s' * (first.seeds > 1)} of {first.run}.")
         return lines
+
+    def _which(self) -> str:
+        """The leader, its pass rate, and how sure its lead is."""
+        rate, (low, high) = self.rate
+        what = "the mean over " + ", ".join(self.tasks) if len(self.tasks) > 1 else (self.tasks[0] or "the pass rate")
+        said = f"Which recipe: {self.leader}. At {quantity(self.at, self.unit)}, {what}"
+        said += f"{' of another run of it' * self.another} is {rate:.3f} [{low:.3f}, {high:.3f}]"
+        if self.recipes == 1:
+            return f"{said}; there is no other to choose."
+        return (
+            f"{said}; it is the best of all with {percent(self.best)}, and taking it for the best is expected to lose "
+            f"{_small(self.regret)}."
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The object of `--json`."""
@@ -143,23 +165,19 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
         raise LabError(f"{missing[0]} carries no fit of every task: name one with --task, or leave that run out")
     ends = {run: min(item.fit.window[1] for item in analyses if item.fit.curve.run == run) for run in runs}
     at = min(ends.values())
-    here_MR, now_MR, there_MR = _means(analyses, tasks, runs, ends, at, budget)
+    here_MR = _here(analyses, tasks, runs, at)
     mean_R = here_MR.mean(0)
     leader = int(mean_R.argmax())
     wins_R = np.bincount(here_MR.argmax(1), minlength=len(runs)) / len(here_MR)
-    gain_R = there_MR.mean(0) - now_MR.mean(0).max()  # what longer runs have reached costs no more
-    further = int(gain_R.argmax())
     level = analyses[0].level
-    choices = [
-        BudgetChoice("extend", runs[further], float(gain_R[further]), equal_tailed(there_MR[:, further], level), 0)
-    ]
+    choices = [_extension(analyses, runs, ends, budget)]
     count = int(budget // float(np.median(list(ends.values()))))
     if len(runs) > 1 and count:
         error = _error_of_seeds(here_MR, analyses, count)
         value_R = knowledge_gradient(mean_R, np.cov(here_MR, rowvar=False), error)
         pick = int(value_R.argmax())
-        interval = equal_tailed(here_MR[:, pick], level)
-        choices.append(BudgetChoice("seed", runs[pick], float(value_R[pick]), interval, count))
+        interval, rate = equal_tailed(here_MR[:, pick], level), float(np.median(here_MR[:, pick]))
+        choices.append(BudgetChoice("seed", runs[pick], float(value_R[pick]), interval, count, rate))
     choices.sort(key=lambda one: -one.gain)
     return Decision(
         unit=unit,
@@ -174,32 +192,76 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
         worthwhile=worthwhile,
         tasks=tasks,
         forgets=tuple(f"{item.fit.curve.name} {item.fall_text()}" for item in analyses if item.falls),
+        recipes=len(runs),
+        another=not all(several(item) for item in analyses if item.fit.curve.run == runs[leader]),
     )
 
 
 def _small(gain: float) -> str:
     """A gain in pass rate that is never below zero but for rounding."""
-    return "less than 0.0001" if gain < 1e-4 else f"{gain:.4f}"
+    return f"less than {LEAST:.4f}" if gain < LEAST else f"{gain:.4f}"
 
 
-def _means(
-    analyses: Sequence[Analysis],
-    tasks: Sequence[str],
-    runs: Sequence[str],
-    ends: dict[str, float],
-    at: float,
-    budget: float,
-) -> tuple[Array, Array, Array]:
-    """Mean of every recipe's curve over the tasks, `[M, R]` each: at the common compute, its end, the budget more."""
-    here, now, there = [], [], []
+def _added(one: BudgetChoice) -> str:
+    """What going on with a run would do, in the words of `forecast`."""
+    assert one.added is not None
+    added, interval = one.added
+    said = f"{gain_text(added, interval, one.falls)}, and end at {one.rate:.3f} "
+    said += f"[{one.interval[0]:.3f}, {one.interval[1]:.3f}]"
+    if one.highest == one.run:
+        return said
+    side = "above" if one.gain >= 0 else "below"
+    return f"{said}, {abs(one.gain):.3f} {side} the highest so far, that of {one.highest}"
+
+
+def _here(analyses: Sequence[Analysis], tasks: Sequence[str], runs: Sequence[str], at: float) -> Array:
+    """Mean of every recipe's curve over the tasks at the common compute, `[M, R]`, another run where it has one."""
+    here = []
     for index, task in enumerate(tasks):
         members = [item for item in analyses if item.fit.curve.task == task]
         elsewhere = [item for item in analyses if item.fit.curve.task != task]
-        drawn = joint_draws(members, borrowed=elsewhere, seed=index).recipes
-        here.append(np.stack([drawn[run].value([at])[:, 0] for run in runs], axis=1))
-        now.append(np.stack([drawn[run].value([ends[run]])[:, 0] for run in runs], axis=1))
-        there.append(np.stack([drawn[run].value([ends[run] + budget])[:, 0] for run in runs], axis=1))
-    return np.mean(here, axis=0), np.mean(now, axis=0), np.mean(there, axis=0)
+        drawn = joint_draws(members, borrowed=elsewhere, seed=index).value(at)
+        here.append(np.stack([drawn[run] for run in runs], axis=1))
+    result: Array = np.mean(here, axis=0)
+    return result
+
+
+def _extension(
+    analyses: Sequence[Analysis], runs: Sequence[str], ends: dict[str, float], budget: float
+) -> BudgetChoice:
+    """The run to go on with: the one whose median gain over the highest pass rate so far is the largest."""
+    drawn = [
+        _own([item for item in analyses if item.fit.curve.run == run], [ends[run], ends[run] + budget], index)
+        for index, run in enumerate(runs)
+    ]
+    highest = max(range(len(runs)), key=lambda index: float(np.median(drawn[index][:, 0])))
+    gains = []  # what longer runs have reached costs no more
+    for one_M2 in drawn:
+        size = min(len(one_M2), len(drawn[highest]))
+        gains.append(one_M2[:size, 1] - drawn[highest][:size, 0])
+    pick = int(np.argmax([np.median(gain_M) for gain_M in gains]))
+    (here_M, there_M), level = drawn[pick].T, analyses[0].level
+    return BudgetChoice(
+        step="extend",
+        run=runs[pick],
+        gain=float(np.median(gains[pick])),
+        interval=equal_tailed(there_M, level),
+        seeds=0,
+        rate=float(np.median(there_M)),
+        added=(float(np.median(there_M - here_M)), equal_tailed(there_M - here_M, level)),
+        highest=runs[highest],
+        falls=any(item.falls for item in analyses if item.fit.curve.run == runs[pick]),
+    )
+
+
+def _own(items: Sequence[Analysis], compute: Sequence[float], seed: int) -> Array:
+    """Mean over the tasks of a recipe's own curves, `[M, C]`; the draws of one task are left as they are."""
+    drawn = [item.draws().value(compute) for item in items]
+    if len(drawn) > 1:  # draws of tasks are independent, and so are those of recipes
+        rng, size = np.random.default_rng(seed), min(map(len, drawn))
+        drawn = [one_MC[rng.permutation(len(one_MC))[:size]] for one_MC in drawn]
+    result: Array = np.mean(drawn, axis=0)
+    return result
 
 
 def _error_of_seeds(here_MR: Array, analyses: Sequence[Analysis], count: int) -> float:

@@ -162,10 +162,7 @@ def extend_or_stop(analysis: Analysis, worthwhile: float = WORTHWHILE) -> Extens
     gain_M = doubled_M - here_M
     expected, interval = float(np.median(gain_M)), equal_tailed(gain_M, analysis.level)
     probability = float((gain_M >= worthwhile).mean())
-    text = f"{'change it by' if analysis.falls else 'add'} {expected:.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
-    worse = analysis.falls and interval[1] <= 0
-    if worse:
-        text = f"lower it by {abs(expected):.3f} ({abs(interval[1]):.3f} to {abs(interval[0]):.3f})"
+    text, worse = gain_text(expected, interval, analysis.falls), analysis.falls and interval[1] <= 0
     gain = f"doubling the budget would {text}"
     if probability >= EXTEND:
         reading = f"extend: {gain}"
@@ -185,6 +182,20 @@ def extend_or_stop(analysis: Analysis, worthwhile: float = WORTHWHILE) -> Extens
         reading=reading,
         text=text,
     )
+
+
+def gain_text(gain: float, interval: Interval, falls: bool) -> str:
+    """Gain in words, such as "add 0.020 (0.010 to 0.030)".
+
+    Args:
+        gain: in pass rate.
+        interval: of that gain.
+        falls: whether it may be a loss.
+    """
+    if falls and interval[1] <= 0:
+        return f"lower it by {abs(gain):.3f} ({abs(interval[1]):.3f} to {abs(interval[0]):.3f})"
+    middle, low, high = (f"{round(one, 3) + 0.0:.3f}" for one in (gain, *interval))  # never -0.000
+    return f"{'change it by' if falls else 'add'} {middle} ({low} to {high})"
 
 
 def band(analysis: Analysis, compute: Array | Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

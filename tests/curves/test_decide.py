@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from scalelab.cli import main
 from scalelab.curves import Options, analyse, curve, decide, forecast
+from scalelab.curves.forecast import gain_text
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate, table
 
@@ -42,7 +44,11 @@ def test_compute_that_longer_runs_have_spent_is_sold_to_nobody_again() -> None:
     extend = next(one for one in found.choices if one.step == "extend")
     assert extend.run == "long"
     now, then = (forecast(long, [at])[0].value for at in (3.0, 4.0))
-    assert extend.gain == pytest.approx(then - now, abs=0.02), "the mean of all draws beside the median of a run's"
+    highest = forecast(short, [1.0])[0].value
+    assert extend.added
+    assert extend.added[0] == pytest.approx(then - now, abs=0.001)
+    assert extend.gain == pytest.approx(then - highest, abs=0.001)
+    assert f"{then - highest:.3f} above the highest so far, that of short." in found.text()[1]
 
 
 def test_runs_that_are_flat_and_told_apart_ask_for_another_setting() -> None:
@@ -79,3 +85,43 @@ def test_the_command_prints_the_page_and_json(tmp_path, capsys: pytest.CaptureFi
     found = json.loads(capsys.readouterr().out)
     assert found["text"] == lines[:4]
     assert found["leader"] == "base"
+
+
+def page(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    assert main(list(command)) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_going_on_has_the_numbers_of_forecast(tmp_path, capsys: pytest.CaptureFixture[str], runs: int) -> None:
+    """The budget of twice the compute is the question that `forecast` answers, of the run itself and not of another."""
+    sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("base", 0.7), ("worse", 0.55))]
+    decided = page(capsys, "decide", *sources[:runs], "--budget", "1000")
+    told = page(capsys, "forecast", sources[0], "--at", "2000")
+    gain = re.search(r"twice the compute would (.*?\))", told)
+    curve_there = re.findall(r"0\.\d+ \[0\.\d+, 0\.\d+\]", told)[-1]
+    assert gain
+    assert f"more for base would {gain[1]}, and end at {curve_there}." in decided
+    assert "math of another run of it is" in decided, "the choice among recipes is about another run, and says so"
+
+
+def test_several_seeds_are_the_recipe_and_not_another_run_of_it() -> None:
+    assert "another run" not in decide([recipe("a", 0.7, 0.1), recipe("b", 0.6, 0.1, start=1)], budget=1.0).text()[0]
+
+
+def test_nothing_to_gain_is_told_in_words(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    flat = table(tmp_path / "flat.csv", tasks=("math",))
+    alone = page(capsys, "decide", flat, "--budget", "0.001")
+    assert "best of all" not in alone
+    assert "there is no other to choose" in alone
+    assert "a new one pays if it adds anything." in alone
+    assert "-0.000" not in alone
+    assert "more than less" not in alone
+    both = page(capsys, "decide", flat, table(tmp_path / "worse.csv", tasks=("math",), A=0.5), "--budget", "0.001")
+    assert "it is the best of all with" in both
+    assert "more than less" not in both
+
+
+def test_a_loss_has_the_words_of_a_loss() -> None:
+    assert gain_text(-0.00001, (-0.0004, 0.0002), falls=False) == "add 0.000 (0.000 to 0.000)"
+    assert gain_text(-0.012, (-0.025, -0.005), falls=True) == "lower it by 0.012 (0.005 to 0.025)"
