@@ -39,6 +39,12 @@ def with_interval(value: float, interval: Sequence[float | None] | None) -> str:
     return f"{_fixed(value, decimals)} [{', '.join(ends)}]"
 
 
+def asymptote(value: float, interval: Sequence[float | None] | None, stands: bool | None) -> str:
+    """A curve's A with its interval; in brackets where it is no limit, as curves of other shapes go beyond it."""
+    text = with_interval(value, interval)
+    return f"({text})" if stands is False else text
+
+
 def percent(chance: float) -> str:
     """A probability in whole percent, `>99%` and `<1%` at the ends: a share of finitely many draws is never certain."""
     return ">99%" if chance > 0.99 else "<1%" if chance < 0.01 else f"{chance:.0%}"

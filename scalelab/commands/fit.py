@@ -38,7 +38,7 @@ from scalelab.commands.curve_options import (
     read_curves,
 )
 from scalelab.commands.output import print_filled, print_json, print_table
-from scalelab.numbers import compact, with_error, with_interval
+from scalelab.numbers import asymptote, compact, with_error, with_interval
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis
@@ -130,7 +130,8 @@ def _print_table(analyses: list[Analysis], wide: bool) -> None:
     print_table(rows, ["run", "task", *names, *(["points", "window", "half-budget back-test"] if wide else [])])
     if with_draws:
         unit = with_draws[0].fit.curve.unit
-        print(f"\nCompute in {unit}; […] {analyses[0].level:.0%} intervals.")
+        said = "Compute as in the log" if unit == "compute" else f"Compute in {unit}"
+        print(f"\n{said}; […] {analyses[0].level:.0%} intervals.")
         if wide:
             print("Back-test: mean of the second half, as the first half forecast it and as it was measured.")
         for item in with_draws:
@@ -146,5 +147,5 @@ def _parameter(item: Analysis, name: str) -> str:
     """A parameter with its interval, or its standard error; A in brackets where it is no limit."""
     if name not in item.intervals:
         return with_error(item.params[name], item.fit.stderr[name])
-    text = with_interval(item.params[name], item.intervals[name])
-    return f"({text})" if name == "A" and not item.stands else text
+    stands = item.stands if name == "A" else None
+    return asymptote(item.params[name], item.intervals[name], stands)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scalelab.numbers import percent, with_interval
+from scalelab.numbers import asymptote, percent, with_interval
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,7 @@ def _factor(row: ComparisonRow) -> str:
 
 
 def _asymptote(row: ComparisonRow) -> str:
-    A = with_interval(row.A, (row.A_low, row.A_high))
-    return A if row.A_told else f"({A})"
+    return asymptote(row.A, (row.A_low, row.A_high), row.A_told)
 
 
 def _beside(cell: Callable[[ComparisonRow], str]) -> Callable[[ComparisonRow], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scalelab.numbers import quantity, with_interval
+from scalelab.numbers import asymptote, quantity, with_interval
 
 MOST = 12
 """Rows of a table, and lines of a list."""
@@ -30,7 +30,9 @@ def markdown(overview: Mapping[str, Any]) -> str:
         parts += [_row(fit) for fit in ranked[: 2 * MOST]]
         if len(ranked) > 2 * MOST:
             parts.append(f"\n{len(ranked) - 2 * MOST} more curves are not listed.")
-        parts += ["", f"In brackets: {overview['level']:.0%} intervals."]
+        bracketed = any(fit.get("A_stands") is False for fit in ranked)
+        loose = "; an A in round ones is no limit, as curves of other shapes go beyond it" * bracketed
+        parts += ["", f"In brackets: {overview['level']:.0%} intervals{loose}."]
         if any(run["clock"] == "virtual" for run in overview["runs"]):
             parts += ["", "Compute is that of a simulated cluster, on a simulated clock."]
     unusual = [(run["name"], entry["text"]) for run in overview["runs"] for entry in run["unusual"]]
@@ -44,7 +46,8 @@ def markdown(overview: Mapping[str, Any]) -> str:
 
 def _row(fit: Mapping[str, Any]) -> str:
     cells = [_text(fit["run"]), _text(fit["task"] or "–")]
-    cells += [with_interval(fit["parameters"][name], fit["intervals"].get(name)) for name in ("A", "B", "C_mid")]
+    cells += [asymptote(fit["parameters"]["A"], fit["intervals"].get("A"), fit.get("A_stands"))]
+    cells += [with_interval(fit["parameters"][name], fit["intervals"].get(name)) for name in ("B", "C_mid")]
     return "| " + " | ".join([*cells, quantity(fit["window"][1], fit["unit"])]) + " |"
 
 

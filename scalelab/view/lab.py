@@ -129,7 +129,9 @@ class Lab:
             task for task, items in by_task.items() if all(self.judge.known(item) is not None for item in items)
         }
         return {
-            "title": groups[0] if len(groups) == 1 else f"{len(groups)} recipes, {len(self.runs)} runs",
+            "title": groups[0]
+            if len(groups) == 1
+            else f"{len(groups)} recipes, {len(self.runs)} run{'s' * (len(self.runs) != 1)}",
             "made": time.time(),
             "level": self.options.level,
             "pending": 0 if fit else len(self.steps()),

@@ -26,7 +26,7 @@ def curve_points(curve: Curve) -> list[dict[str, Any]]:
     """The points that the fit of a curve sees, one entry for each of its seeds.
 
     Returns:
-        `{"task", "x": {axis: [values or None]}, "y", "stderr", "truncated", "length", "errors"}`.
+        `{"task", "seed", "unit", "x": {axis: [values or None]}, "y", "stderr", "truncated", "length", "errors"}`.
     """
     entries = []
     for seed in range(len(curve.seeds)):
@@ -36,7 +36,14 @@ def curve_points(curve: Curve) -> list[dict[str, Any]]:
             if name in mine.other_N and np.isfinite(mine.other_N[name]).any():
                 x[axis] = _listed(mine.other_N[name] * factor)
         stderr = [None] * len(mine) if mine.stderr_N is None else mine.stderr_N.tolist()
-        entry = {"task": curve.task, "x": x, "y": mine.pass_rate_N.tolist(), "stderr": stderr}
+        entry = {
+            "task": curve.task,
+            "seed": curve.seeds[seed],
+            "unit": curve.counted_in,
+            "x": x,
+            "y": mine.pass_rate_N.tolist(),
+            "stderr": stderr,
+        }
         missing = np.full(len(mine), np.nan)
         entry |= {ours: _listed(mine.other_N.get(name, missing)) for ours, name in BESIDE.items()}
         entries.append(entry)

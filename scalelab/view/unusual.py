@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from scalelab.curves.stability import episodes
+from scalelab.numbers import quantity
 from scalelab.view.files import number
 from scalelab.view.metrics import flatten
 
@@ -24,21 +25,27 @@ def falls(points: Mapping[str, Any]) -> list[dict[str, Any]]:
         points: one entry of `run_points`.
 
     Returns:
-        `{"task", "begins", "step", "from", "to", "z", "back_at"}`, in order of size; `begins` is the step of the first
-        evaluation beyond chance, `step` that of the lowest one.
+        `{"task", "begins", "step", "from", "to", "z", "at", "back", "back_at", "unit"}`, in order of size. `begins` is
+        the step of the first evaluation beyond chance, `step` that of the lowest one, None where no steps are known;
+        `at` and `back_at` are places on the axis of `unit`: steps, or else compute.
     """
     y = np.asarray(points["y"], float)
     stderr = np.array([value or 0.0 for value in points["stderr"]])
-    step = points["x"].get("step") or points["x"].get("compute") or list(range(len(y)))
+    steps, compute = points["x"].get("step"), points["x"].get("compute")
+    axis = steps or compute or list(range(len(y)))
+    unit = "step" if steps else str(points.get("unit") or "compute") if compute else "evaluation"
     found = [
         {
             "task": points["task"],
-            "begins": step[one.first],
-            "step": step[one.lowest],
+            "begins": steps[one.first] if steps else None,
+            "step": steps[one.lowest] if steps else None,
             "from": float(y[one.best]),
             "to": float(y[one.lowest]),
             "z": one.depth / one.stderr if one.stderr else None,
-            "back_at": None if one.back is None else step[one.back],
+            "at": axis[one.lowest],
+            "back": one.back is not None,
+            "back_at": None if one.back is None else axis[one.back],
+            "unit": unit,
         }
         for one in episodes(y, stderr if stderr.any() else None)
     ]
@@ -96,11 +103,30 @@ def foretold(metrics: Sequence[Mapping[str, Any]], step: float | None) -> list[d
 
 def describe_fall(fall: Mapping[str, Any]) -> str:
     """A fall in words."""
-    where = "" if fall["step"] is None else f" at step {fall['step']:,.6g}"
-    ending = f"; back at step {fall['back_at']:,.6g}" if fall["back_at"] is not None else "; not back since"
+    ending = f"; back{_place(fall['back_at'], fall['unit'])}" if fall["back"] else "; not back since"
     task = f"{fall['task']}: " if fall["task"] else ""
     size = "" if fall["z"] is None else f" ({fall['z']:.0f} standard errors)"
+    where = _place(fall["at"], fall["unit"])
     return f"{task}pass rate fell from {fall['from']:.2f} to {fall['to']:.2f}{where}{size}{ending}"
+
+
+def _place(at: float | None, unit: str) -> str:
+    """Where on its axis something was, in words; empty where that is unknown."""
+    if at is None:
+        return ""
+    return f" at {unit} {at:,.6g}" if unit in ("step", "evaluation", "compute") else f" at {quantity(at, unit)}"
+
+
+def _owners(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Prefix of every entry of the points: its run and its seed, where there are several of them."""
+    runs = {str(one.get("run") or "") for one in points}
+    seeds = {run: {one.get("seed") for one in points if str(one.get("run") or "") == run} for run in runs}
+    found = []
+    for one in points:
+        run, seed = str(one.get("run") or ""), one.get("seed")
+        parts = [run] * (len(runs) > 1) + [f"seed {seed}"] * (len(seeds[run]) > 1)
+        found.append(f"{', '.join(parts)}: " if parts else "")
+    return found
 
 
 def unusual(
@@ -132,15 +158,15 @@ def unusual(
         found.append(_entry("status", "bad", None, "", text))
     if status == "silent":
         found.append(_entry("status", "bad", None, "", "the run says it is running, and wrote nothing for ten minutes"))
-    for one in points:
+    for one, owner in zip(points, _owners(points)):
         for fall in falls(one):
-            level = "bad" if fall["back_at"] is None else "warn"
-            entry = _entry("fall", level, fall["step"], one["task"], describe_fall(fall))
+            level = "warn" if fall["back"] else "bad"
+            entry = _entry("fall", level, fall["step"], one["task"], owner + describe_fall(fall))
             found.append(entry | {"foretold": foretold(metrics, fall["begins"])})
         errors = [index for index, count in enumerate(one.get("errors", [])) if count]
         if errors:
             total = sum(one["errors"][index] for index in errors)
-            text = f"{one['task']}: the verifier failed on {total:,.0f} completions of {len(errors)} evaluations"
+            text = f"{owner}{one['task']}: the verifier failed on {total:,.0f} completions of {len(errors)} evaluations"
             found.append(_entry("verifier", "warn", None, one["task"], text))
     found += _alarms(alarms)
     lost = Counter(str(fault.get("role") or "something") for fault in faults if fault.get("event") == "lost")

@@ -260,3 +260,14 @@ def test_hours_that_no_real_device_spent_are_called_those_of_a_simulated_cluster
             found = run_json(capsys, *asked)[key]
             entries = found["math"] if key == "tasks" else found
             assert {entry["clock"] for entry in entries} == {clock}
+
+
+def test_a_log_that_names_no_unit_has_none_in_words(tmp_path: Path, capsys) -> None:
+    named = Path(table(tmp_path / "named.csv", tasks=("math",)))
+    plain = tmp_path / "plain.csv"
+    plain.write_text(named.read_text().replace("gpu_hours", "compute"))
+    for source, said in ((named, "Compute in GPU-hours; "), (plain, "Compute as in the log; ")):
+        assert main(["fit", str(source)]) == 0
+        out = capsys.readouterr().out
+        assert said in out
+        assert "Compute in compute" not in out

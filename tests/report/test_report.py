@@ -187,6 +187,24 @@ def test_the_summary_is_markdown_that_nothing_escapes_from(tmp_path: Path, capsy
     assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [7, 7]
 
 
+def test_a_printed_A_is_one_and_falls_are_placed_on_the_log_s_axis(tmp_path: Path, capsys) -> None:
+    """A that is no limit is bracketed in both tables; a fall names its recipe and the unit of the axis."""
+    rows = ["run,gpu_hours,pass_rate,n"]
+    for run, rise in (("up", 1), ("down", -1)):
+        for at in range(21):
+            way = 1 / (1 + (900.0 / max(50.0 * at, 1e-9)) ** 1.2)
+            rows.append(f"{run},{50.0 * at},{0.5 + rise * 0.4 * way + 0.004 * (-1) ** at},2000")
+    (tmp_path / "two.csv").write_text("\n".join(rows) + "\n")
+    assert main(["report", str(tmp_path / "two.csv"), "--markdown"]) == 0
+    text = capsys.readouterr().out.replace("\\", "")
+    assert "## 2 recipes, 1 run\n" in text
+    compared = re.search(r"^\| 1 \| up \|.*?(\(0\.\d+ \[.*?\]\))", text, re.MULTILINE)
+    assert compared, "A of a curve that is half way up is no limit"
+    assert f"| up | – | {compared[1]} |" in text
+    assert re.search(r"- two: down: pass rate fell from 0\.50 to 0\.\d+ at [\d,]+ GPU-hours", text)
+    assert "at step" not in text
+
+
 def test_numbers_as_people_read_them() -> None:
     assert with_error(0.61234, 0.0081) == "0.6123 ± 0.0081"
     assert with_error(12345.6, 321.0) == "12,346 ± 321"

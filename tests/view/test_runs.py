@@ -97,6 +97,22 @@ def test_a_fall_is_found_with_its_return() -> None:
     assert entry["level"] == "warn"
 
 
+def test_a_fall_is_placed_on_the_axis_of_its_log_and_names_its_run_and_seed() -> None:
+    y = [0.90, 0.91, 0.90, 0.92, 0.94, 0.78, 0.91, 0.93, 0.92, 0.93]
+    compute = [1000.0 * at for at in range(len(y))]
+    one = {"task": "", "run": "a", "seed": "0", "unit": "GPU-hours", "x": {"compute": compute}, "y": y}
+    one["stderr"] = [0.012] * len(y)
+    [alone] = unusual([one], [], [], [], "table")
+    assert alone["text"].startswith("pass rate fell from 0.94 to 0.78 at 5,000 GPU-hours (")
+    assert alone["text"].endswith("; back at 6,000 GPU-hours")
+    assert (alone["step"], alone["foretold"]) == (None, []), "compute is no step to look metrics up by"
+    three = [one, one | {"seed": "1"}, one | {"run": "b", "unit": "compute"}]
+    starts = ["a, seed 0: pass rate", "a, seed 1: pass rate", "b: pass rate"]
+    texts = [entry["text"] for entry in unusual(three, [], [], [], "table")]
+    assert [text.startswith(start) for text, start in zip(texts, starts, strict=True)] == [True] * 3
+    assert "at compute 5,000" in texts[2]
+
+
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=30), st.floats(0.001, 0.2))
 def test_falls_are_those_of_a_slow_search(y: list[float], stderr: float) -> None:
     """By loops: 0.05 below the best before, and beyond 1 % of chance shared by all pairs of evaluations."""

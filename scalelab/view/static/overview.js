@@ -166,7 +166,8 @@
 
   function fits() {
     const rows = state.overview.fits;
-    const cell = (name) => (fit) => (fit.refused ? "–" : interval(fit.parameters[name], fit.intervals[name]));
+    const loose = (name, fit) => name === "A" && fit.A_stands === false; // no limit, as in the ranking
+    const cell = (name) => (fit) => (fit.refused ? "–" : loose(name, fit) ? `(${interval(fit.parameters[name], fit.intervals[name])})` : interval(fit.parameters[name], fit.intervals[name]));
     const value = (name) => (fit) => (fit.refused ? null : fit.parameters[name]);
     const test = (fit) => (fit.backtest ? `${Lab.signed(fit.backtest.mean_error)}; ${Math.round(fit.backtest.covered * fit.backtest.n_scored)} of ${fit.backtest.n_scored}` : "–");
     return h("div", {}, Lab.table("Fitted parameters", [
