@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+FEW = 100
+"""Cases below which a share of them is told by its count: `<1%` of ten would be more than they say."""
+
 
 def compact(value: float) -> str:
     """A number of four digits, or a whole one with commas from 10,000 up to 1e9."""
@@ -45,6 +48,19 @@ def asymptote(value: float, interval: Sequence[float | None] | None, stands: boo
     return f"({text})" if stands is False else text
 
 
+def with_interval_of_ratio(ratio: float, interval: Sequence[float | None]) -> str:
+    """`1.1 [0.02, 8.0]`: two significant digits where its ends lie far apart, as a ratio is never 0."""
+    low, high = interval
+    if low is None or high is None or not low > 0 or high < 2 * low:
+        return with_interval(ratio, interval)
+    return f"{_two(ratio)} [{_two(low)}, {_two(high)}]"
+
+
+def share(part: float, count: int) -> str:
+    """A share of so many cases: its count up to `FEW` of them, else as a percentage."""
+    return f"{round(part * count)} of {count}" if count < FEW else percent(part)
+
+
 def percent(chance: float) -> str:
     """A probability in whole percent, `>99%` and `<1%` at the ends: a share of finitely many draws is never certain."""
     return ">99%" if chance > 0.99 else "<1%" if chance < 0.01 else f"{chance:.0%}"
@@ -55,6 +71,13 @@ def quantity(amount: float, unit: str) -> str:
     if unit.endswith("-hours") and 0 < amount < 0.5:
         return f"{amount * 60:.3g} {unit.removesuffix('hours')}minutes"
     return f"{compact(amount)} {unit}"
+
+
+def _two(value: float) -> str:
+    """A positive number of two significant digits; all of those before the point from 100 on."""
+    if value >= 1e9 or value < 1e-4:
+        return f"{value:.1e}"
+    return f"{value:,.{max(0, 1 - math.floor(math.log10(value)))}f}"
 
 
 def _fixed(value: float, decimals: int) -> str:

@@ -20,7 +20,7 @@ from scalelab.curves.design import DRIFT_LENGTH, Plan
 from scalelab.curves.fitting.joint import FitError
 from scalelab.curves.fitting.models import SIGMOID, log_compute, value
 from scalelab.curves.fitting.noise import drift_kernel
-from scalelab.numbers import percent
+from scalelab.numbers import FEW, percent, share
 from scalelab.reading.data import binomial_stderr, curve
 
 
@@ -96,7 +96,7 @@ class WordRates:
     def cells(self) -> list[str]:
         """The row as text."""
         shares = (self.better, self.worse, self.equal, self.cannot_tell, self.wrong, self.holds)
-        return [f"{self.difference:+.3f}", *map(percent, shares)]
+        return [f"{self.difference:+.3f}", *(share(one, self.pairs) for one in shares)]
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,11 @@ class Calibration:
         """The rate of families with a false word, in words."""
         [error] = {line.error for lines in self.rates.values() for line in lines}
         tasks = f" on {len(self.rates)} tasks" if len(self.rates) > 1 else ""
+        wrong = round(self.any_wrong * self.families)
+        said = (str(wrong) if wrong else "none") if self.families < FEW else percent(self.any_wrong)
         return (
             f"Of {self.families} simulated comparisons of {self.recipes} recipes{tasks}, whose words hold together, "
-            f"{percent(self.any_wrong)} had a false word; {percent(error)} are asked for at most."
+            f"{said} had a false word; {percent(error)} are asked for at most."
         )
 
 

@@ -20,7 +20,7 @@ from scalelab.curves.analysis import Analysis
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.errors import LabError
-from scalelab.numbers import percent, with_interval
+from scalelab.numbers import percent, with_interval_of_ratio
 
 ParallelVerdict = Literal["parallel", "not parallel", "cannot tell", "one rises, one falls"]
 
@@ -67,8 +67,8 @@ class Parallel:
             return f"{self.run}: {first} and {second}: {self.verdict}, so whether they are parallel is not asked"
         word = f"parallel within {self.margin:g}" if self.verdict == "parallel" else self.verdict
         chance = f"within {self.margin:g} with {percent(self.within)}"
-        B = with_interval(self.B_ratio, self.B_interval)
-        shift = with_interval(self.C_mid_ratio, self.C_mid_interval)
+        B = with_interval_of_ratio(self.B_ratio, self.B_interval)
+        shift = with_interval_of_ratio(self.C_mid_ratio, self.C_mid_interval)
         return f"{self.run}: {first} and {second}: {word}; ratio of B {B} ({chance}), of C_mid {shift}"
 
     def as_json(self) -> dict[str, Any]:

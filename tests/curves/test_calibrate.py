@@ -141,6 +141,9 @@ def test_the_command_prints_the_rates(tmp_path, capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert "10 simulated verdicts for each difference, 1 seeds of each, 9 evaluations" in out
     assert "true difference" in out
+    row = next(line for line in out.splitlines() if line.strip().startswith("+0.000"))
+    assert row.count(" of 10") == 6, "ten verdicts carry no percentages"
+    assert "%" not in row
     assert "Of 30 simulated comparisons of 2 recipes, whose words hold together, " in " ".join(out.split())
     sources = [
         table(tmp_path / f"{name}2.csv", tasks=("math", "code"), n=8, seed=seed) for seed, name in enumerate("xy")
@@ -192,6 +195,12 @@ def test_tasks_are_parallel_not_parallel_or_cannot_be_told(
     low, high = found.B_interval
     assert low <= first / second <= high
     assert found.C_mid_interval[0] <= 1 <= found.C_mid_interval[1]
+
+
+def test_a_ratio_that_nothing_tells_has_two_digits_and_no_0() -> None:
+    [found] = parallel(tasks(1.8, 1.4, 0.02))
+    wide = replace(found, C_mid_ratio=1.1, C_mid_interval=(0.017, 8.04))
+    assert wide.text().endswith("of C_mid 1.1 [0.017, 8.0]"), "it was 1 [0, 8]"
 
 
 def test_the_margin_is_the_readers() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scalelab.cli import main
-from scalelab.numbers import with_error, with_interval
+from scalelab.numbers import share, with_error, with_interval, with_interval_of_ratio
 from scalelab.report import write_report
 from scalelab.report.page import SAMPLED
 from tests.helpers.curve_points import table
@@ -203,6 +203,13 @@ def test_a_printed_A_is_one_and_falls_are_placed_on_the_log_s_axis(tmp_path: Pat
     assert f"| up | – | {compared[1]} |" in text
     assert re.search(r"- two: down: pass rate fell from 0\.50 to 0\.\d+ at [\d,]+ GPU-hours", text)
     assert "at step" not in text
+
+
+def test_a_ratio_is_never_0_and_a_share_of_a_few_is_a_count() -> None:
+    assert with_interval_of_ratio(1.1, (0.017, 8.04)) == "1.1 [0.017, 8.0]"
+    assert with_interval_of_ratio(0.98, (0.95, 1.02)) == with_interval(0.98, (0.95, 1.02))
+    assert with_interval_of_ratio(1.0, (2e-7, 12345.6)) == "1.0 [2.0e-07, 12,346]"
+    assert (share(0.0, 10), share(1.0, 10), share(0.0, 100), share(1.0, 200)) == ("0 of 10", "10 of 10", "<1%", ">99%")
 
 
 def test_numbers_as_people_read_them() -> None:
