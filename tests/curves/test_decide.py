@@ -111,12 +111,12 @@ def test_several_seeds_are_the_recipe_and_not_another_run_of_it() -> None:
 
 def test_nothing_to_gain_is_told_in_words(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     flat = table(tmp_path / "flat.csv", tasks=("math",))
-    alone = page(capsys, "decide", flat, "--budget", "0.001")
-    assert "best of all" not in alone
-    assert "there is no other to choose" in alone
-    assert "a new one pays if it adds anything." in alone
-    assert "-0.000" not in alone
-    assert "more than less" not in alone
+    single = page(capsys, "decide", flat, "--budget", "0.001")
+    assert "best of all" not in single
+    assert "there is no other to choose" in single
+    assert "a new one pays if it adds anything." in single
+    assert "-0.000" not in single
+    assert "more than less" not in single
     both = page(capsys, "decide", flat, table(tmp_path / "worse.csv", tasks=("math",), A=0.5), "--budget", "0.001")
     assert "it is the best of all with" in both
     assert "more than less" not in both

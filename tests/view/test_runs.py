@@ -102,10 +102,10 @@ def test_a_fall_is_placed_on_the_axis_of_its_log_and_names_its_run_and_seed() ->
     compute = [1000.0 * at for at in range(len(y))]
     one = {"task": "", "run": "a", "seed": "0", "unit": "GPU-hours", "x": {"compute": compute}, "y": y}
     one["stderr"] = [0.012] * len(y)
-    [alone] = unusual([one], [], [], [], "table")
-    assert alone["text"].startswith("pass rate fell from 0.94 to 0.78 at 5,000 GPU-hours (")
-    assert alone["text"].endswith("; back at 6,000 GPU-hours")
-    assert (alone["step"], alone["foretold"]) == (None, []), "compute is no step to look metrics up by"
+    [single] = unusual([one], [], [], [], "table")
+    assert single["text"].startswith("pass rate fell from 0.94 to 0.78 at 5,000 GPU-hours (")
+    assert single["text"].endswith("; back at 6,000 GPU-hours")
+    assert (single["step"], single["foretold"]) == (None, []), "compute is no step to look metrics up by"
     three = [one, one | {"seed": "1"}, one | {"run": "b", "unit": "compute"}]
     starts = ["a, seed 0: pass rate", "a, seed 1: pass rate", "b: pass rate"]
     texts = [entry["text"] for entry in unusual(three, [], [], [], "table")]
