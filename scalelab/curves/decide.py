@@ -203,7 +203,7 @@ def _small(gain: float) -> str:
 
 
 def _added(one: BudgetChoice) -> str:
-    """What going on with a run would do, in the words of `forecast`."""
+    """Gain of going on with a run, in the words of `forecast`."""
     assert one.added is not None
     added, interval = one.added
     said = f"{gain_text(added, interval, one.falls)}, and end at {one.rate:.3f} "

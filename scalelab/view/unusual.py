@@ -111,7 +111,7 @@ def describe_fall(fall: Mapping[str, Any]) -> str:
 
 
 def _place(at: float | None, unit: str) -> str:
-    """Where on its axis something was, in words; empty where that is unknown."""
+    """Place of something on its axis, in words; empty where that is unknown."""
     if at is None:
         return ""
     return f" at {unit} {at:,.6g}" if unit in ("step", "evaluation", "compute") else f" at {quantity(at, unit)}"
