@@ -96,6 +96,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     checkpoint = copy / run.checkpoint_cadence.period(run.devices * without)  # its rule has the run's own devices in it
     evaluated = sum(one.planned_mean / one.cadence.period(place.devices * without) for one in run.sets)
     one_evaluation = evaluation_cost(run, place, length, device, assumed)
+    evaluated = time.evaluated(evaluated, checkpoint, one_evaluation)
     seconds = time.with_evaluations(evaluated, checkpoint, one_evaluation)
     driver = driver_cores((time.completions + evaluated) / seconds["step"])
     flops = time.completions * training_flops(

@@ -91,6 +91,18 @@ class StepTime:
         parts = {"train": self._train, "checkpoint": checkpoint, "generate": generate, "verify": verify}
         return parts | {"publish": publish, "hold": hold, "step": step}
 
+    def evaluated(self, due: float, checkpoint: float, one: EvaluationCost) -> float:
+        """Completions of evaluations for each step: what falls due while an evaluation runs is made after it.
+
+        Args:
+            due: those that fall due for each step.
+            checkpoint: seconds of copies for checkpoints for each step.
+            one: the evaluation.
+        """
+        aside = one.engines < self._place.engines
+        others = self._place.engines - one.engines if aside else None
+        return min(due, one.completions * self.seconds(0.0, checkpoint, others, aside)["step"] / one.seconds)
+
     def with_evaluations(self, evaluated: float, checkpoint: float, one: EvaluationCost) -> dict[str, float]:
         """Seconds of a mean step by part; `evaluations` is what they add to it.
 
@@ -99,7 +111,7 @@ class StepTime:
             checkpoint: seconds of copies for checkpoints for each step.
             one: the evaluation.
         """
-        seconds = self.seconds(evaluated, checkpoint)
+        seconds, step = self.seconds(evaluated, checkpoint), self.seconds(0.0, checkpoint)["step"]
         if one.engines < self._place.engines:  # the others have the steps meanwhile, and all engines those between
             beside = self.seconds(evaluated, checkpoint, self._place.engines - one.engines, aside=True)
             between = self.seconds(evaluated, checkpoint, aside=True)
@@ -109,7 +121,10 @@ class StepTime:
                 slowed = (self._longest * one.token_seconds + self._train + self._weights.total) / self._ahead
                 each = SLOWED * self._ahead * max(0.0, slowed - beside["step"])
                 seconds["step"] += each * evaluated / one.completions
-        return seconds | {"evaluations": seconds["step"] - self.seconds(0.0, checkpoint)["step"]}
+        elif self._pipeline:  # engines keep their weights until it is over, and the trainer is k steps ahead by then
+            stands = max(0.0, one.seconds - (self._ahead - 1) * step)
+            seconds["step"] = max(seconds["step"], step + stands * evaluated / max(one.completions, 1))
+        return seconds | {"evaluations": seconds["step"] - step}
 
     def _decoding(self, sequences: float) -> Decoding:
         return decoding(self._hf, self._place.generator, sequences, self._length, self._device, self._assumed)

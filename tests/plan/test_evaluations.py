@@ -11,6 +11,7 @@ import pytest
 from scalelab.cli import main
 from scalelab.experiment import resolve
 from scalelab.hardware import device
+from scalelab.plan.driver import driver_cores
 from scalelab.plan.evaluations import evaluation_cost
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
@@ -94,3 +95,23 @@ def test_a_single_engine_that_evaluates_takes_the_time_that_the_plan_says(capsys
     assert split["evaluations"] > 2
     assert split["seconds_per_step"] == pytest.approx(seconds["step"], rel=0.05)
     assert split["seconds_per_step"] > 1.1 * (seconds["step"] - seconds["evaluations"])
+
+
+def test_an_evaluation_that_is_due_before_the_last_is_over_costs_no_more_than_can_be_made() -> None:
+    run, gpu = experiment("h100/scalerl_8b"), device("h100")
+    often = replace(run, evaluation=replace(run.evaluation, samples=6400, every=10))
+    usual, busy = (plan_of(one, placement(run), gpu, Assumptions()) for one in (run, often))
+    assert busy.evaluation.completions > 100 * usual.evaluation.completions
+    made = busy.evaluation.completions / busy.evaluation.seconds  # a second, without end
+    assert busy.driver <= 1.05 * driver_cores(768 / busy.seconds["step"] + made)
+    assert busy.seconds["step"] == pytest.approx(usual.seconds["step"], rel=0.05)
+
+
+def test_a_trainer_stands_still_where_all_engines_keep_their_weights_for_longer_than_it_may_be_ahead() -> None:
+    gpu, plain = device("h100"), experiment("h100/scalerl_8b", "Evaluation.engines=0")
+    plan = plan_of(plain, placement(plain), gpu, Assumptions())
+    step, every = plan.seconds["step"] - plan.seconds["evaluations"], 100
+    assert plain.schedule.k == 8
+    assert plan.seconds["evaluations"] == pytest.approx((plan.evaluation.seconds - 8 * step) / every, rel=1e-6)
+    short = experiment("h100/scalerl_8b", "Evaluation.engines=0", "Evaluation.samples=1")
+    assert plan_of(short, placement(short), gpu, Assumptions()).seconds["evaluations"] == pytest.approx(0, abs=0.02)

@@ -78,6 +78,8 @@ def main() -> None:
     asked = parser.parse_args()
     none = ["--set", "Evaluation.every=1000000"]
     pairs = [[*one, *([] if asked.evaluations else none)] for one in grid()]
+    if asked.evaluations:
+        pairs += [["h100/scalerl_8b", "--set", one] for one in ("Evaluation.engines=0", "Evaluation.samples=64")]
     beyond = 0
     for arguments in pairs:
         planned = read(["plan", *arguments])["seconds"]
