@@ -24,6 +24,8 @@ from typing import IO, Any
 BROKEN_OFF = 75
 """Exit code of a run that `--resume` goes on with (`scalelab.errors`, which this program does without)."""
 HEAD_SECONDS = 120.0
+CHECK_SECONDS = 30.0
+"""Longest wait for one answer of Ray's head: one that hangs is asked again."""
 ATTEMPTS, PAUSE = 3, 5.0
 """Starts of a node's Ray before the job gives up, and seconds between two."""
 REJOIN_SECONDS = 60.0
@@ -265,12 +267,22 @@ class RayOnNodes:
     def _wait_for_head(self) -> None:
         head, ends = self.settings.nodes[0], time.monotonic() + HEAD_SECONDS
         check = self.command([self._ray, "health-check", "--address", self.address])
-        while subprocess.run(check, capture_output=True, env=self.environment).returncode:
+        while (code := self._code(check, min(CHECK_SECONDS, max(LOOK_SECONDS, ends - time.monotonic())))) != 0:
             if self.steps[head].ended:
                 raise JobError(f"Ray's head on {head} did not start: {self.steps[head].last_line()}")
             if time.monotonic() > ends:
-                raise JobError(f"Ray's head on {head} did not answer at {self.address} within {HEAD_SECONDS:.0f} s")
+                hung = "" if code is not None else "; the last `ray health-check` hung"
+                raise JobError(
+                    f"Ray's head on {head} did not answer at {self.address} within {HEAD_SECONDS:.0f} s{hung}"
+                )
             time.sleep(LOOK_SECONDS)
+
+    def _code(self, command: Sequence[str], seconds: float) -> int | None:
+        """Exit code of a command; None if it hangs."""
+        try:
+            return subprocess.run(command, capture_output=True, env=self.environment, timeout=seconds).returncode
+        except subprocess.TimeoutExpired:
+            return None
 
     def _wait_for_all(self) -> None:
         """Count the nodes that Ray itself reports; a step that ends is started again, a few times."""
@@ -350,6 +362,15 @@ def run(settings: JobSettings, words: Sequence[str], out: Path) -> int:
         cluster.down()
 
 
+def requeue(job: str) -> None:
+    """Ask Slurm to queue a job again, and say so if it does not."""
+    command = ["scontrol", "requeue", job]
+    try:
+        subprocess.run(command, check=True, timeout=HEAD_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        say(f"`{' '.join(command)}` failed ({error}): submit the script again")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the job's settings, run it, and let Slurm queue it again if its machines broke it off."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -371,7 +392,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = run(settings, given.words, given.out)
     if code == BROKEN_OFF:
         say("asking Slurm to queue the job again; it will go on from the last checkpoint")
-        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
+        requeue(os.environ["SLURM_JOB_ID"])
     return code if code >= 0 else 128 - code
 
 

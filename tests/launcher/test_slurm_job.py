@@ -7,7 +7,10 @@ import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
@@ -83,6 +86,46 @@ def test_a_command_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     cluster = slurm_job.RayOnNodes(slurm_job.JobSettings(("n0",), "/bin"))
     with pytest.raises(JobError, match="`sleep 5` did not end within 0 s"):
         cluster._here(["sleep", "5"])
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [(True, "did not start: raylet was killed"), (False, "within 0 s; the last `ray health-check` hung")],
+)
+def test_a_health_check_that_hangs_hides_neither_a_dead_head_nor_the_deadline(
+    ended: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_job, "HEAD_SECONDS", 0.4)
+    monkeypatch.setattr(slurm_job, "CHECK_SECONDS", 0.2)
+    stub = SlurmStub(tmp_path, NODES)
+    stub.write("ray", "exec sleep 10\n")
+    cluster = slurm_job.RayOnNodes(slurm_job.JobSettings(("n0",), str(stub.bin)))
+    head = SimpleNamespace(ended=ended, last_line=lambda: "raylet was killed")
+    monkeypatch.setitem(cast(dict[str, object], cluster.steps), "n0", head)
+    began = time.monotonic()
+    with pytest.raises(JobError, match=said):
+        cluster._wait_for_head()
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(("body", "said"), [("exec sleep 10\n", "timed out"), ("exit 1\n", "exit status 1")])
+def test_a_slurm_that_does_not_queue_the_job_again_is_told(
+    body: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(slurm_job, "HEAD_SECONDS", 0.5)
+    stub = SlurmStub(tmp_path, NODES)
+    stub.write("scontrol", body)
+    monkeypatch.setenv("PATH", stub.environment["PATH"])
+    for name in ("SLURM_JOB_NODELIST", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "77")
+    monkeypatch.setattr(slurm_job, "listed_nodes", lambda environment: NODES)
+    monkeypatch.setattr(slurm_job, "run", lambda *given: slurm_job.BROKEN_OFF)
+    began = time.monotonic()
+    assert slurm_job.main(["--bin=/bin", "--out=/a", "--", "run", "an_experiment"]) == slurm_job.BROKEN_OFF
+    assert time.monotonic() - began < 5
+    told = capsys.readouterr().err
+    assert "`scontrol requeue 77` failed" in told
+    assert said in told
 
 
 def test_a_job_that_is_asked_to_stop_while_nodes_join_ends_soon(tmp_path: Path) -> None:
