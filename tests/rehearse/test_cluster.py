@@ -82,7 +82,9 @@ def another_ray(tmp_path: Path) -> Iterator[str]:
 def test_a_node_starts_beside_another_ray_and_leaves_no_process_file_or_token(another_ray: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    environ = os.environ | {"HOME": str(home), "OF_TEST": str(home), "RAY_ADDRESS": another_ray, "TMPDIR": "/tmp"}
+    environ = os.environ | {"HOME": str(home), "OF_TEST": str(home), "RAY_ADDRESS": another_ray}
+    environ["TMPDIR"] = str(long := tmp_path / ("long" * 20))  # too long for the names of Ray's sockets
+    long.mkdir()
     done = subprocess.run(COMMAND, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     (role,) = json.loads(done.stdout)["roles"]
