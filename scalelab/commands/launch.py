@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import os
 import re
 import shutil
 import socket
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 SUBMIT = {"slurm": ["sbatch"], "k8s": ["kubectl", "apply", "-f", "-"]}
 """Commands that take a script on standard input."""
 CHECKOUT = Path(__file__).parents[2]
+VOLUME, IMAGE = Path("/runs"), Path("/scalelab")
+"""Folders that pods see: of the volume, and of the image's checkout."""
 UNSAFE = re.compile(r"""[\s'"\\`$;&|<>(){}*?!]""")
 """Characters that shells and YAML read in ways of their own."""
 
@@ -112,8 +115,8 @@ def _check(args: argparse.Namespace, run: Run) -> None:
     needed = {"slurm": (), "ray": ("hosts", "user"), "k8s": ("image", "claim")}[args.where]
     if missing := [option for option in needed if not getattr(args, option)]:
         raise LabError(f"launch {args.where} needs --{missing[0]}")
-    if args.where == "k8s" and not args.out.is_relative_to("/runs"):
-        raise LabError(f"--out {args.out} is not on the volume, which is mounted at /runs: give a folder below /runs")
+    if args.where == "k8s":
+        _check_pods(args, run)
     for option in ("partition", "container", "mounts", "image", "claim", "user"):
         if strange := UNSAFE.search(getattr(args, option)):
             raise LabError(f"--{option} has {strange[0]!r} in it, which the script cannot carry: leave it out")
@@ -137,6 +140,28 @@ def _check(args: argparse.Namespace, run: Run) -> None:
             f"SFT.pretrained is {folder!r}, which every node has elsewhere: give a whole path with "
             "--set SFT.pretrained=…"
         )
+
+
+def _check_pods(args: argparse.Namespace, run: Run) -> None:
+    """Refuse files that pods do not see; `--out` is left without `..`."""
+    given, args.out = args.out, Path(os.path.normpath(args.out))
+    if VOLUME not in args.out.parents:
+        raise LabError(f"--out {given} is not on the volume, which is mounted at {VOLUME}: give a folder below it")
+    file, folder = re.match(r".*\.(py|gin)(?=/|$)", args.experiment), run.sft.pretrained
+    if file and not _in_pods(file[0]):
+        raise LabError(
+            f"EXPERIMENT {file[0]} is a file that pods do not see: put it below {VOLUME} of the volume, or into "
+            f"{IMAGE}/experiments of the image, and give that path (or its name)"
+        )
+    if folder and ":" not in folder and Path(folder).is_absolute() and not _in_pods(folder):
+        raise LabError(
+            f"SFT.pretrained is {folder}, which pods do not see: put the model on the volume, and give a folder below "
+            f"{VOLUME}"
+        )
+
+
+def _in_pods(path: str) -> bool:
+    return not {VOLUME, IMAGE}.isdisjoint(Path(os.path.normpath(path)).parents)
 
 
 def _check_disk(out: Path, run: Run) -> None:

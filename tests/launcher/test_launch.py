@@ -26,12 +26,15 @@ from scalelab.plan.planner import plan_of, step_hours
 from scalelab.plan.speed import Assumptions
 from scalelab.run.disk import disk_needed
 
+ROOT = Path(__file__).parents[2]
 FOLDER = ("--set", "SFT.pretrained=/shared/model")
+ON_VOLUME = ("--set", "SFT.pretrained=/runs/model")
+K8S = ("--image", "a", "--claim", "b")
 BIG = ("h100/scalerl_8b", "h100/scalerl_8b_node", "h100/scalerl_17bx16", "h200/scalerl_17bx16_least", "scalerl_8b")
 
 
 def launched(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["launch", *arguments, *FOLDER]) == 0
+    assert main(["launch", *arguments, *(ON_VOLUME if arguments[0] == "k8s" else FOLDER)]) == 0
     return capsys.readouterr().out
 
 
@@ -103,7 +106,7 @@ def test_a_rayjob_has_the_runs_nodes(capsys: pytest.CaptureFixture[str]) -> None
     made = yaml.safe_load(launched(capsys, "k8s", *asked))
     cluster = made["spec"]["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"}
-    pins = (Path(__file__).parents[2] / "requirements" / "gpu.txt").read_text()
+    pins = (ROOT / "requirements" / "gpu.txt").read_text()
     assert f"\nray=={cluster['rayVersion']} " in pins
     [workers] = cluster["workerGroupSpecs"]
     assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"] == 10
@@ -112,6 +115,12 @@ def test_a_rayjob_has_the_runs_nodes(capsys: pytest.CaptureFixture[str]) -> None
     assert "PYTORCH_CUDA_ALLOC_CONF" not in {one["name"] for one in container["env"]}
     asked_for = made["spec"]["entrypoint"].strip()
     assert asked_for.startswith("sh -c ")
+
+
+def test_a_rayjobs_folder_is_named_without_detours(capsys: pytest.CaptureFixture[str]) -> None:
+    text = launched(capsys, "k8s", "h100/scalerl_8b", "--out", "/runs/b/../a", *K8S)
+    assert "--out /runs/a --set" in text
+    assert ".." not in text
 
 
 def test_a_rayjob_that_is_made_anew_resumes_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +137,7 @@ def test_a_rayjob_that_is_made_anew_resumes_its_run(tmp_path: Path, capsys: pyte
             (folder / "manifest.json").write_text('{"status": "interrupted"}')
             (folder / "evals.jsonl").write_text("{}\n")
         path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = {"PATH": path, "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = {"PATH": path, "PYTHONPATH": str(ROOT)}
         begun.append(subprocess.run(["bash", "-c", entry], env=environment, capture_output=True, text=True).stdout)
     assert begun[0].startswith(f"run h100/scalerl_8b --supervise --out {tmp_path / 'none'} --set ")
     assert [words.split()[-1] == "--resume" for words in begun] == [False, True]
@@ -173,6 +182,18 @@ def test_a_full_file_system_is_told_before_any_device_is_allocated(
         (["slurm", "h100/scalerl_8b", "--out", "/a", "--submit", *FOLDER], "there is no sbatch here"),
         (["k8s", "h100/scalerl_8b", "--out", "/a", *FOLDER], "launch k8s needs --image"),
         (["k8s", "h100/scalerl_8b", "--out", "/a", "--image", "a", "--claim", "b", *FOLDER], "mounted at /runs"),
+        *(
+            (["k8s", "h100/scalerl_8b", "--out", out, *K8S, *ON_VOLUME], f"--out {out} is not on the volume")
+            for out in ("/runs/../etc", "/runs", "/runs/a/../..")
+        ),
+        (
+            ["k8s", "h100/scalerl_8b", "--out", "/runs/a", *K8S, "--set", "SFT.pretrained=/s"],
+            "SFT.pretrained is /s, which pods do not see: put the model on the volume, and give a folder below /runs",
+        ),
+        (
+            ["k8s", f"{ROOT}/experiments/h100.py/scalerl_8b", "--out", "/runs/a", *K8S, *ON_VOLUME],
+            f"EXPERIMENT {ROOT}/experiments/h100.py is a file that pods do not see: put it below /runs of the volume",
+        ),
         (["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", *FOLDER], "launch ray needs --hosts"),
         (
             ["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", "127.0.0.1,10.0.0.1", *FOLDER],
@@ -201,7 +222,7 @@ def test_a_full_file_system_is_told_before_any_device_is_allocated(
         ),
         (["slurm", "h100/scalerl_8b", "--out", "/a", "--partition", "a b", *FOLDER], "--partition has ' ' in it"),
         (
-            ["k8s", "h100/scalerl_8b", "--out", "/runs/a", "--image", 'an"image', "--claim", "b", *FOLDER],
+            ["k8s", "h100/scalerl_8b", "--out", "/runs/a", "--image", 'an"image', "--claim", "b", *ON_VOLUME],
             "--image has '\"' in it, which the script cannot carry",
         ),
         (["slurm", "h100/scalerl_8b", "--out", "/a", "--time", "banana", *FOLDER], "--time banana: give minutes"),
