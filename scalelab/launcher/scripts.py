@@ -198,7 +198,7 @@ def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int |
         job: the run; its folder lies in the volume that is mounted at /runs.
         image: made by tools/cluster/Dockerfile.
         claim: name of the volume claim.
-        memory_gib: of a node's container: the weights of every engine on it, and once more in /dev/shm.
+        memory_gib: of a node's container; half of it at most in /dev/shm.
         cpus: of a node; None takes some for each device.
     """
     entry = f"sh -c {shlex.quote(shlex.join(['scalelab', *job.words]) + _resumed(job))}"
@@ -221,6 +221,7 @@ spec:
       rayStartParams: {{num-cpus: "8", num-gpus: "0"}}
       template:
         spec:
+          terminationGracePeriodSeconds: {job.grace}
           containers:
             - name: ray-head
               image: {image}
@@ -246,6 +247,7 @@ def _ray_workers(job: LaunchJob, image: str, claim: str, memory_gib: int, cores:
         rayStartParams: {{}}
         template:
           spec:
+            terminationGracePeriodSeconds: {job.grace}
             containers:
               - name: ray-worker
                 image: {image}

@@ -109,6 +109,9 @@ def test_a_rayjob_has_the_runs_nodes(capsys: pytest.CaptureFixture[str]) -> None
     pins = (ROOT / "requirements" / "gpu.txt").read_text()
     assert f"\nray=={cluster['rayVersion']} " in pins
     [workers] = cluster["workerGroupSpecs"]
+    slurm = launched(capsys, "slurm", "h100/scalerl_8b", "--out", "/shared/a")
+    for pod in (cluster["headGroupSpec"], workers):
+        assert f"INT@{pod['template']['spec']['terminationGracePeriodSeconds']}\n" in slurm
     assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"] == 10
     [container] = workers["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
