@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.where == "ray":
         text = scripts.ray_yaml(job, CHECKOUT, args.user, args.hosts.split(","))
     else:
-        text = scripts.kuberay(job, args.image, args.claim, _memory_gib(experiment), args.cpus)
+        text = scripts.kuberay(job, args.image, args.claim, _memory_gib(experiment, sft=args.sft), args.cpus)
     if not args.submit:
         print(text, end="")
         return 0
@@ -257,10 +257,26 @@ def _limit_seconds(text: str) -> float | None:
     return 86_400.0 * (days or 0) + sum(unit * part for unit, part in zip(units, given))
 
 
-def _memory_gib(run: Run) -> int:
-    """GiB of host memory of a node: the weights of each of its engines, once more in /dev/shm, and 128 for the rest."""
-    from moe.model.size import parameters
+def _memory_gib(run: Run, *, sft: bool = False) -> int:
+    """GiB of host memory of the fullest node, in whole 64.
 
-    weights = 2 * parameters(run.model.to_hf()).total / 2**30
-    engines = max(1, run.cluster.devices_per_node // run.generator.tensor_parallel)
-    return int(-(-(weights * (engines + 1) + 128) // 64) * 64)
+    Of an engine, the weights, once more in /dev/shm for all of a node's. Of a trainer rank, its part of the checkpoint
+    that is being written and, with `OptimizerConfig.offload`, its optimiser. 128 for the rest.
+    """
+    from moe.checkpoint.size import OPTIMIZER_BYTES, checkpoint_bytes
+    from moe.model.size import BYTES, parameters
+    from scalelab.plan.sizes import optimizer_elements
+
+    setup, world = (run.tuner_setup, run.sft.trainers) if sft else (run.trainer_setup, run.cluster.trainers)
+    hf_config, per_node = run.model.to_hf(), run.cluster.devices_per_node
+    of_rank = checkpoint_bytes(hf_config, setup.dtype) / world
+    if setup.optimizer.offload:
+        stages = {0, setup.layout.pipeline - 1}
+        share = max(optimizer_elements(hf_config, setup.layout, world, stage) for stage in stages)
+        of_rank += share * (OPTIMIZER_BYTES + BYTES["float32"])  # and the gradient
+    weights, most = BYTES["bfloat16"] * parameters(hf_config).total, min(world, per_node)
+    nodes = []
+    for ranks in (most,) if sft or run.cluster.share_devices else (0, most):
+        free = 0 if sft else per_node if run.cluster.share_devices else per_node - ranks
+        nodes.append(weights * (free // run.generator.tensor_parallel + 1) + of_rank * ranks)
+    return int(-(-(max(nodes) / 2**30 + 128) // 64) * 64)

@@ -120,6 +120,25 @@ def test_a_rayjob_has_the_runs_nodes(capsys: pytest.CaptureFixture[str]) -> None
     assert asked_for.startswith("sh -c ")
 
 
+@pytest.mark.parametrize(
+    ("name", "on_a_node"),
+    [
+        # 107.77e9 parameters: in /dev/shm (2 B each), and by 8 of 32 ranks a quarter of a checkpoint (14 B).
+        ("h100/scalerl_17bx16", 107.77e9 * (2 + 14 / 4)),
+        # 30.53e9, all ranks on the node: the whole checkpoint, and 16 B of an optimiser in host memory.
+        ("qwen/qwen3_30b_a3b_node", 30.53e9 * (2 + 14 + 16)),
+    ],
+)
+def test_a_node_of_a_rayjob_has_memory_for_what_its_trainer_ranks_keep_there(
+    name: str, on_a_node: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = yaml.safe_load(launched(capsys, "k8s", name, "--out", "/runs/a", *K8S))
+    [workers] = made["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    memory = workers["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+    least = on_a_node / 2**30 + 128
+    assert least < int(memory.removesuffix("Gi")) < 1.6 * least
+
+
 def test_a_rayjobs_folder_is_named_without_detours(capsys: pytest.CaptureFixture[str]) -> None:
     text = launched(capsys, "k8s", "h100/scalerl_8b", "--out", "/runs/b/../a", *K8S)
     assert "--out /runs/a --set" in text
