@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 
 SUBMIT = {"slurm": ["sbatch"], "k8s": ["kubectl", "apply", "-f", "-"]}
 """Commands that take a script on standard input."""
+USED_BY = {
+    "cpus": ("slurm", "k8s"),
+    **dict.fromkeys(("time", "partition", "setup", "container", "mounts", "network"), ("slurm",)),
+    **dict.fromkeys(("hosts", "user"), ("ray",)),
+    **dict.fromkeys(("image", "claim"), ("k8s",)),
+}
+"""Options that not every kind uses."""
 CHECKOUT = Path(__file__).parents[2]
 VOLUME, IMAGE = Path("/runs"), Path("/scalelab")
 """Folders that pods see: of the volume, and of the image's checkout."""
@@ -112,6 +119,16 @@ def _check(args: argparse.Namespace, run: Run) -> None:
         raise LabError(f"--out {args.out} is relative, and every node has a folder of its own there: give a whole path")
     if args.cpus is not None and args.cpus < 1:
         raise LabError(f"--cpus {args.cpus}: give the processor cores of a node")
+    for option, kinds in USED_BY.items():
+        if getattr(args, option) not in (None, "") and args.where not in kinds:
+            raise LabError(f"--{option} is for launch {' and '.join(kinds)}, and {args.where} has no use for it")
+    if args.mounts and not args.container:
+        raise LabError("--mounts is for a --container, and there is none: give both, or neither")
+    if run.cluster.address not in (None, "auto"):
+        raise LabError(
+            f"Cluster.address is {run.cluster.address!r}, and launch starts a Ray of its own: leave it out, or join "
+            "that one with `scalelab run`"
+        )
     needed = {"slurm": (), "ray": ("hosts", "user"), "k8s": ("image", "claim")}[args.where]
     if missing := [option for option in needed if not getattr(args, option)]:
         raise LabError(f"launch {args.where} needs --{missing[0]}")

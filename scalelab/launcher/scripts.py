@@ -24,6 +24,8 @@ CHECKPOINT_BANDWIDTH = 2e9
 """Bytes a second that all ranks together are assumed to write."""
 MARGIN_SECONDS = 120
 CPUS_PER_DEVICE = 8
+LONGEST_WARNING = 65_535
+"""Seconds before its end that Slurm warns a job at most (sbatch(1), --signal)."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class LaunchJob:
 
     @property
     def name(self) -> str:
-        """Name of the job, in the letters that Slurm and Kubernetes both take."""
-        return "".join(letter if letter.isalnum() else "-" for letter in self.experiment.lower()).strip("-")[:50]
+        """Name of the job, which Slurm, Ray and Kubernetes take: a letter first, 47 letters at most."""
+        kept = "".join(one if one.isascii() and one.isalnum() else "-" for one in self.experiment.lower()).strip("-")
+        return (kept if kept[:1].isalpha() else f"run-{kept}")[:47].strip("-")
 
     @property
     def words(self) -> list[str]:
@@ -132,7 +135,7 @@ def _slurm_options(job: LaunchJob, time: str, partition: str, cores: int) -> str
         "no-kill": None,  # the run goes on without a lost node
         "requeue": None,
         "open-mode": "append",
-        "signal": f"B:INT@{job.grace}",
+        "signal": f"B:INT@{min(job.grace, LONGEST_WARNING)}",
         "output": "%x-%j.log",
         **({"time": time} if time else {}),
         **({"partition": partition} if partition else {}),
@@ -151,7 +154,7 @@ def ray_yaml(job: LaunchJob, checkout: Path, user: str, hosts: Sequence[str]) ->
         [
             f"cd {here}",
             "export RAY_AUTH_MODE=token RAY_worker_niceness=0 NCCL_DEBUG=${NCCL_DEBUG:-WARN}",
-            "ulimit -n 65536",
+            "{ ulimit -n 65536 2>/dev/null || true; }",
         ]
     )
     start = ".venv/bin/ray start --disable-usage-stats"
@@ -161,7 +164,7 @@ def ray_yaml(job: LaunchJob, checkout: Path, user: str, hosts: Sequence[str]) ->
 # then, on {head}:
 #     cd {here} && RAY_AUTH_MODE=token .venv/bin/{shlex.join(["scalelab", *job.words])}
 # and after a stop the same with --resume.
-cluster_name: scalelab
+cluster_name: {job.name}
 provider:
   type: local
   head_ip: {head}

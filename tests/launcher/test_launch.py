@@ -77,6 +77,43 @@ def test_the_time_to_end_in_order_is_a_step_a_checkpoint_and_a_margin() -> None:
     assert scripts.grace_seconds(100.0, 14 * 10**9) == 100 + 7 + scripts.MARGIN_SECONDS
 
 
+def job_of(experiment: str, grace: int = 60) -> scripts.LaunchJob:
+    return scripts.LaunchJob(experiment, (), Path("/a"), 16, 8, 2, grace)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name"),
+    [
+        ("/home/me/mein_müll.py", "home-me-mein-m-ll-py"),
+        ("h100/scalerl_8b", "h100-scalerl-8b"),
+        ("8b.py", "run-8b-py"),
+        ("日本", "run"),
+        ("a" * 46 + "/b", "a" * 46),
+    ],
+)
+def test_a_jobs_name_is_one_that_kubernetes_takes(experiment: str, name: str) -> None:
+    assert job_of(experiment).name == name
+
+
+def test_slurm_is_asked_for_no_longer_warning_than_it_gives() -> None:
+    """Source: sbatch(1), --signal: "an integer value between 0 and 65535"."""
+    assert "#SBATCH --signal=B:INT@65535\n" in scripts.slurm(job_of("a", 70_000), Path("/lab"))
+
+
+def test_a_machine_with_a_low_limit_of_files_starts_its_ray_and_one_without_a_checkout_does_not(tmp_path: Path) -> None:
+    lab = tmp_path / "lab"
+    (lab / ".venv/bin").mkdir(parents=True)
+    (lab / ".venv/bin/ray").write_text('#!/bin/sh\necho "$@"\n')
+    (lab / ".venv/bin/ray").chmod(0o755)
+    made = yaml.safe_load(scripts.ray_yaml(job_of("a"), lab, "me", ["n0", "n1"]))
+    assert made["cluster_name"] == "a"
+    for who in ("head", "worker"):
+        command = ["bash", "-c", f"ulimit -Hn 1024; {made[f'{who}_start_ray_commands'][1]}"]
+        assert subprocess.run(command, capture_output=True, text=True).stdout.startswith("start "), who
+    shutil.rmtree(lab)
+    assert subprocess.run(command, capture_output=True).returncode
+
+
 def test_a_large_checkpoint_may_take_the_time_of_its_bytes() -> None:
     """108B parameters of bf16 weights, fp32 weights and two moments are 1.5 TB: two hours at 0.2 GB/s."""
     small, large = (resolve(name).run for name in ("quickstart", "h100/scalerl_17bx16_least"))
@@ -204,6 +241,19 @@ def test_a_full_file_system_is_told_before_any_device_is_allocated(
         (["slurm", "h100/scalerl_8b", "--out", "/a", "--submit", *FOLDER], "there is no sbatch here"),
         (["k8s", "h100/scalerl_8b", "--out", "/a", *FOLDER], "launch k8s needs --image"),
         (["k8s", "h100/scalerl_8b", "--out", "/a", "--image", "a", "--claim", "b", *FOLDER], "mounted at /runs"),
+        *(
+            (
+                ["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", "10.0.0.1", f"--{name}", "4"],
+                f"--{name} is for launch {kinds}, and ray has no use for it",
+            )
+            for name, kinds in (("cpus", "slurm and k8s"), ("partition", "slurm"), ("time", "slurm"), ("image", "k8s"))
+        ),
+        (["slurm", "h100/scalerl_8b", "--out", "/a", "--hosts", "a,b", *FOLDER], "--hosts is for launch ray, and"),
+        (["slurm", "h100/scalerl_8b", "--out", "/a", "--mounts", "/a:/a", *FOLDER], "--mounts is for a --container"),
+        (
+            ["slurm", "h100/scalerl_8b", "--out", "/a", *FOLDER, "--set", "Cluster.address='10.0.0.1:6379'"],
+            "Cluster.address is '10.0.0.1:6379', and launch starts a Ray of its own",
+        ),
         *(
             (["k8s", "h100/scalerl_8b", "--out", out, *K8S, *ON_VOLUME], f"--out {out} is not on the volume")
             for out in ("/runs/../etc", "/runs", "/runs/a/../..")
