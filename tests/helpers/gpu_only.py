@@ -16,7 +16,7 @@ LEFT_OUT = (
 """Folders and files whose code for GPUs is the same code without one."""
 MODULES = ("nccl", "transformer_engine", "flash_attn", "flashinfer", "pynvml", "triton", "cuda", "worker.gpu")
 """Parts of the names of modules that GPU builds alone have, or whose code runs on GPUs alone."""
-KINDS = ("cuda", "gpu", "nccl", "files")
+KINDS = ("cuda", "gpu", "cpu", "nccl", "files")
 """Strings by which code asks for the kind of device, or for the way of new weights that needs several."""
 ATTRIBUTES = ("cuda", "is_cuda", "is_cpu", "pin_memory")
 CALLS = ("torch.cuda", "torch.accelerator")
@@ -52,7 +52,7 @@ def _mark(node: ast.AST) -> Iterator[str]:
         elif node.attr in ATTRIBUTES:
             yield f".{node.attr}"
     elif isinstance(node, ast.Compare):
-        sides = [node.left, *node.comparators]
+        sides = [side for one in (node.left, *node.comparators) for side in getattr(one, "elts", [one])]
         yield from (f"== {one.value}" for one in sides if isinstance(one, ast.Constant) and one.value in KINDS)
     elif isinstance(node, ast.Call | ast.IfExp):
         own = (

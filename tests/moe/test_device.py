@@ -8,8 +8,11 @@ import torch
 import torch.distributed as dist
 from megatron.core.transformer.moe.moe_utils import get_default_pg_collection
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
 
+from moe.checkpoint.distributed import _copy_to_host
 from moe.errors import MoeError
+from moe.model.attention import _attend
 from moe.model.layers import Router, StackedExperts
 from moe.ranks.parallel import most_memory
 from tests.helpers.moe_models import MOE
@@ -68,3 +71,30 @@ def test_the_most_memory_of_a_rank_is_its_gpus_on_a_gpu_and_its_processs_on_a_cp
     assert asked == [gpu]
     assert 0 < most_memory(torch.device("cpu")) != 7 * 2**30
     assert asked == [gpu]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_attention_on_a_gpu_is_computed_in_the_models_own_type(device, monkeypatch):
+    """torch's CPU kernel alone is faster in fp32."""
+    seen, attention = [], F.scaled_dot_product_attention
+
+    def watched(q, k, v, **more):
+        seen.extend(x.dtype for x in (q, k, v))
+        return attention(q, k, v, **more)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    with FakeTensorMode():
+        q, k, v = (torch.empty(1, 2, 8, 16, device=device, dtype=torch.bfloat16) for _ in range(3))
+        assert _attend(q, k, v).dtype == torch.bfloat16
+    assert seen == [torch.float32 if device == "cpu" else torch.bfloat16] * 3
+
+
+def test_a_checkpoint_copies_what_is_on_a_gpu_to_the_host():
+    host = torch.ones(3)
+    with FakeTensorMode():
+        on_gpu = SimpleNamespace(data=torch.empty(3, device="cuda"))
+    there, no_tensor = SimpleNamespace(data=host), SimpleNamespace(data=b"state")
+    _copy_to_host({"weights": [on_gpu, there], "state": [no_tensor]}, set())
+    assert on_gpu.data.device.type == "cpu"
+    assert there.data is host
+    assert no_tensor.data == b"state"

@@ -22,6 +22,7 @@ OUTPUTS = "rollout/test_output_contract.py::test_outputs_of_the_runner_for_gpus_
 RUNNER = "rollout/test_interruption.py::test_vllm_takes_the_processor_of_either_model_runner"
 REFUSED = "moe/test_device.py::test_a_gpu_that_is_not_there_is_refused_and_not_replaced_by_cores"
 CHOSEN = "moe/test_kernels.py::test_a_gpu_with_the_packages_gets_them_all"
+WRONG_PACKAGES = "commands/test_cli.py::test_a_run_for_cpus_with_the_gpu_packages_is_refused_before_it_starts"
 DRIVERS = "transfer/test_publication.py::test_nodes_whose_drivers_differ_are_told_once_and_the_smallest_gpu_counts"
 
 LIST: dict[str, tuple[str, str]] = {
@@ -33,7 +34,7 @@ LIST: dict[str, tuple[str, str]] = {
         NEVER + "a whole run that broadcasts wants two GPUs",
     ),
     "scalelab/session/worlds.py::run_on_cluster": ("== gpu", NEVER + f"its parts are: {DRIVERS}"),
-    "scalelab/session/only_sft.py::_tuner": ("== gpu", NEVER + f"its parts are: {DRIVERS}"),
+    "scalelab/session/only_sft.py::_tuner": ("== cpu, == gpu", NEVER + f"its parts are: {DRIVERS}"),
     "scalelab/session/evaluate_model.py::engine_config": (
         "torch.cuda.is_available",
         NEVER + "it sizes the engine of `scalelab eval` for a folder; an engine starts on a GPU alone",
@@ -45,6 +46,15 @@ LIST: dict[str, tuple[str, str]] = {
     "scalelab/gpu_driver.py::smallest_memory": (
         "import pynvml",
         "cluster/test_gpu_driver.py::test_the_smallest_gpu_counts_and_a_driver_that_cannot_be_asked_does_not",
+    ),
+    "scalelab/cli.py::_missing": ("== cpu", NEVER + "it compares the name of a set of packages"),
+    "scalelab/hardware.py::Device.gpu": ("== cpu", NEVER + "it compares the name of a data sheet, for sums"),
+    "scalelab/doctor.py::demand_engines": ("== cpu", WRONG_PACKAGES),
+    "scalelab/doctor.py::_vllm_for_gpus": ("== cpu", WRONG_PACKAGES),
+    "scalelab/machine.py::problems": ("== cpu", "packaging/test_install.py::test_arm_and_gpu_machines_need_no_avx2"),
+    "scalelab/machine.py::oldest_glibc": (
+        "== gpu",
+        "packaging/test_install.py::test_gpus_beside_arm_take_a_newer_c_library",
     ),
     # engines
     "scalelab/rollout/engine.py": (".is_cpu", NEVER + "a variable is set for a CPU alone"),
@@ -69,7 +79,7 @@ LIST: dict[str, tuple[str, str]] = {
         RUNNER,
     ),
     "scalelab/rollout/limits.py::attention_problem": (
-        "== gpu",
+        "== cpu, == gpu",
         "rollout/test_split.py::test_heads_that_flash_attention_does_not_run_are_refused_on_a_gpu",
     ),
     # weights
@@ -92,7 +102,7 @@ LIST: dict[str, tuple[str, str]] = {
     "scalelab/transfer/twin.py::_room": (".is_cpu, .pin_memory", TWIN),
     "scalelab/transfer/twin.py::_process": (".is_cpu", TWIN),
     # the trainer
-    "moe/ranks/parallel.py::check_device": ("== gpu, torch.cuda.is_available", REFUSED),
+    "moe/ranks/parallel.py::check_device": ("== cpu, == gpu, torch.cuda.is_available", REFUSED),
     "moe/ranks/parallel.py::_why_no_cuda": (".cuda, torch.cuda.init", REFUSED),
     "moe/ranks/parallel.py::join": (
         "nccl, torch.cuda.device_count, torch.cuda.is_available, torch.cuda.set_device",
@@ -104,6 +114,10 @@ LIST: dict[str, tuple[str, str]] = {
     ),
     "moe/train/trainer.py::Trainer._build": ("torch.cuda.is_available", SIMULATED),
     "moe/optimizer.py::Optimizer.__init__": (".is_cuda", SIMULATED),
+    "moe/checkpoint/distributed.py::_copy_to_host": (
+        "== cpu",
+        "moe/test_device.py::test_a_checkpoint_copies_what_is_on_a_gpu_to_the_host",
+    ),
     "moe/checkpoint/distributed.py::_random_state": (
         "torch.cuda.get_rng_state, torch.cuda.is_available",
         NEVER + "only a GPU has random numbers of its own",
@@ -113,6 +127,10 @@ LIST: dict[str, tuple[str, str]] = {
         NEVER + "only a GPU has random numbers of its own",
     ),
     # the model
+    "moe/model/attention.py::_attend": (
+        "== cpu",
+        "moe/test_device.py::test_attention_on_a_gpu_is_computed_in_the_models_own_type",
+    ),
     "moe/model/attention.py::_flash": (
         "import flash_attn.flash_attn_varlen_func",
         NEVER + "flash-attn has no wheel that imports without CUDA",
@@ -176,6 +194,8 @@ def test_every_test_that_is_named_is_there_and_every_reason_is_one() -> None:
         ("def f(x):\n    torch.cuda.empty_cache()", "torch.cuda.empty_cache"),
         ("def f(x):\n    if x.is_cuda:\n        pass", ".is_cuda"),
         ("def f(x):\n    if x.device.type == 'cuda':\n        pass", "== cuda"),
+        ("def f(x):\n    if x.device.type != 'cpu':\n        pass", "== cpu"),
+        ("def f(x):\n    if x.device.type in ('cuda', 'xpu'):\n        pass", "== cuda"),
         ("def f(x):\n    torch.accelerator.synchronize()", "torch.accelerator.synchronize"),
         ("def f(x):\n    group('nccl')", "nccl"),
         ("def f(x):\n    from vllm.distributed.device_communicators import pynccl", "import vllm.distributed."),
