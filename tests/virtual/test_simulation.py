@@ -146,7 +146,7 @@ def test_evaluations_take_the_engines_time_and_nothing_is_lost(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "hours", "each", "apart"),
+    ("words", "hours", "each", "apart"),
     [
         (["h100/scalerl_17bx16"], "30", 0.05, 0.25),
         (["scalerl_8b"], "3.4", 0.05, 0.25),
@@ -154,15 +154,15 @@ def test_evaluations_take_the_engines_time_and_nothing_is_lost(
     ],
 )
 def test_what_evaluations_add_is_what_the_plan_says(
-    name: list[str], hours: str, each: float, apart: float, capsys: pytest.CaptureFixture[str]
+    words: list[str], hours: str, each: float, apart: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(*command: str) -> dict[str, Any]:
         assert main([*command, "--json"]) == 0
         return dict(json.loads(capsys.readouterr().out))
 
-    planned = said("plan", *name)
-    split = said("simulate", *name, "--hours", hours, "--no-search")["split"]
-    without = said("simulate", *name, "--hours", hours, "--no-search", "--no-evaluations")["split"]
+    planned = said("plan", *words)
+    split = said("simulate", *words, "--hours", hours, "--no-search")["split"]
+    without = said("simulate", *words, "--hours", hours, "--no-search", "--no-evaluations")["split"]
     assert split["evaluations"] >= 2
     assert split["evaluation_seconds"] == pytest.approx(planned["evaluation"]["seconds"], rel=each)
     assert split["seconds_per_step"] == pytest.approx(planned["seconds_per_step"], rel=0.05)
