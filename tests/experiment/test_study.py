@@ -25,6 +25,7 @@ COMPUTE = np.arange(23) / 22
 def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "tools" / "bench"))
     import study_tables.course
+    import study_tables.ends
     import study_tables.exercised
     import study_tables.falls
     import study_tables.outcomes
@@ -49,6 +50,21 @@ def test_every_run_of_the_study_is_whole_finished_and_in_the_table() -> None:
         assert (run / "config.gin").is_file()
         assert f"`{run.parent.name}`" in readme
     assert f"{len(runs())} runs of {len({run.parent for run in runs()})} members" in readme
+
+
+def test_every_run_of_the_second_study_is_finished_and_its_end_stands_in_the_table(tables: Any) -> None:
+    readme, folder = (STUDY / "README.md").read_text(), STUDY / "two" / "runs"
+    for run in sorted(path.parent for path in folder.glob("*/seed_*/manifest.json")):
+        assert json.loads((run / "manifest.json").read_text())["status"] == "finished"
+    made = tables.ends.ends_table(folder)
+    assert made in readme
+    rates: dict[str, list[float]] = {"code": [], "math": []}
+    for path in sorted((folder / "k8_fast_dapo").glob("seed_*/evals.jsonl")):
+        for task, ends in rates.items():
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            ends.append(np.mean([line["pass_rate"] for line in lines if line["task"] == task][-4:]))
+    [row] = [line.split(" | ") for line in made.splitlines() if "`k8_fast_dapo`" in line]
+    assert (row[2], row[4]) == (f"{np.mean(rates['code']):.3f}", f"{np.mean(rates['math']):.3f}")
 
 
 def bindings(config: str) -> dict[str, str]:

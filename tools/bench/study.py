@@ -2,6 +2,7 @@
 
     python tools/bench/study.py                      # make docs/study/README.md's tables and its picture again
     python tools/bench/study.py --take runs/study    # first copy finished runs into docs/study/runs
+    python tools/bench/study.py --second --take runs/study_two    # the same of the second study, into two/runs
     python tools/bench/study.py --exercised RUN...   # which ingredients had something to do, as the counters say
 
 Runs that were made a second time lie in docs/study/again; their evaluations are compared byte by byte.
@@ -13,6 +14,7 @@ import argparse
 from pathlib import Path
 
 from sections import replace_section
+from study_tables.ends import ends_table
 from study_tables.exercised import exercised_table
 from study_tables.falls import falls_table
 from study_tables.predictability import forecasts_table
@@ -49,6 +51,13 @@ def write(study: Path) -> None:
     replace_section(
         study / "README.md", "<!-- made by tools/bench/study.py -->", "<!-- end -->", "\n" + "\n".join(parts)
     )
+    second(study)
+
+
+def second(study: Path) -> None:
+    """Write the ends of the second study's runs into README.md."""
+    begin = "<!-- made by tools/bench/study.py --second -->"
+    replace_section(study / "README.md", begin, "<!-- end -->", f"\n{ends_table(study / 'two' / 'runs')}\n")
 
 
 def main() -> None:
@@ -59,6 +68,9 @@ def main() -> None:
         "--take", type=Path, help="folder of the family, such as runs/study, to copy finished runs from"
     )
     parser.add_argument(
+        "--second", action="store_true", help="make the table of the second study's runs alone (two/runs)"
+    )
+    parser.add_argument(
         "--exercised", type=Path, nargs="+", metavar="RUN", help="print what these runs exercised, and do nothing else"
     )
     given = parser.parse_args()
@@ -66,8 +78,11 @@ def main() -> None:
         print(exercised_table(given.exercised))
         return
     if given.take is not None:
-        take(given.take, given.study / "runs")
-    write(given.study)
+        take(given.take, given.study / ("two/runs" if given.second else "runs"))
+    if given.second:
+        second(given.study)
+    else:
+        write(given.study)
 
 
 if __name__ == "__main__":
