@@ -15,7 +15,7 @@ LAST, SMOOTHED = 4, 3
 
 
 def ends_table(folder: Path) -> str:
-    """Where the runs below a folder end on every task, and the best that they had: means over the seeds."""
+    """A table of where the runs below a folder end on every task, and of the best that they had: means over seeds."""
     members = [path for path in sorted(folder.iterdir()) if any(path.glob("seed_*/evals.jsonl"))]
     curves = pool_seeds(read_sources(members))[0]
     tasks = sorted({item.task for item in curves})
