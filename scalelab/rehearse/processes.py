@@ -25,6 +25,7 @@ from scalelab.rehearse.worker import RoleEnd, RoleTasks, ended, too_late
 ROOT = Path(__file__).parents[2]
 """Folder of the lab's packages."""
 SHORT = "/tmp"
+"""Folder with a short path."""
 
 
 @dataclass(frozen=True)

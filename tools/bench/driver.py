@@ -1,12 +1,13 @@
 """Load of one driver at full size, beside stand-ins for engines: its calls and books, and an evaluation's completions.
 
-    python tools/bench/driver.py books --engines 64 256 1000 [--seconds 20]
+    python tools/bench/driver.py books --engines 64 256 1000 [--seconds 20] [--tokens 5900]
     python tools/bench/driver.py evaluation --completions 16000 --tokens 5900
 
 `books` runs the lab's engines, graders, groups, heartbeats and status against Ray actors that finish completions at the
 plan's speed, with all their tokens and text. An actor stands for many engines, and every one of them is called as a run
-calls it. A batch of groups becomes a step in Ray's store. `evaluation` lets completions come in groups of 16, and
-measures how long the event loop stands still and what memory is taken.
+calls it. A batch of groups becomes a step in Ray's store. Fewer `--tokens` make completions smaller, not more of them.
+`evaluation` lets completions come in groups of 16, and measures how long the event loop stands still and what memory is
+taken.
 """
 
 from __future__ import annotations
@@ -125,15 +126,15 @@ class Quick:
 class EngineHost:
     """Stand-in for the actors of many engines, which finish the requests they hold at the plan's speed."""
 
-    def __init__(self, engines: int) -> None:
-        self.linger = 0.0
+    def __init__(self, engines: int, tokens: int) -> None:
+        self.linger, self.tokens = 0.0, tokens
         self.held: list[list[Request]] = [[] for _ in range(engines)]
         self.done: list[list[Completion]] = [[] for _ in range(engines)]
         self.events = [asyncio.Event() for _ in range(engines)]
         rng = np.random.default_rng(0)
-        self.ids = rng.integers(0, 128256, TOKENS).astype(np.int32)
-        self.logprobs = (-rng.exponential(0.3, TOKENS)).astype(np.float32)
-        self.text = "word " * int(TOKENS * 0.8)
+        self.ids = rng.integers(0, 128256, tokens).astype(np.int32)
+        self.logprobs = (-rng.exponential(0.3, tokens)).astype(np.float32)
+        self.text = "word " * int(tokens * 0.8)
 
     async def up(self, engine: int) -> str:
         """A node."""
@@ -180,22 +181,22 @@ class EngineHost:
                     self._finish(engine, self.held[engine].pop(0))
 
     def _finish(self, engine: int, request: Request) -> None:
-        shift = random.randrange(TOKENS)
+        shift = random.randrange(self.tokens)
         ids, logprobs = np.roll(self.ids, shift), np.roll(self.logprobs, shift)
-        spans = ((0, 0, TOKENS),)
+        spans = ((0, 0, self.tokens),)
         self.done[engine].append(
-            Completion(request, ids, logprobs, spans, np.zeros(TOKENS, bool), False, False, self.text)
+            Completion(request, ids, logprobs, spans, np.zeros(self.tokens, bool), False, False, self.text)
         )
         self.events[engine].set()
 
 
-def stand_ins(engines: int) -> tuple[list[Any], Callable[..., Any]]:
+def stand_ins(engines: int, tokens: int) -> tuple[list[Any], Callable[..., Any]]:
     """Ray actors that stand for the engines, and what starts an engine's in place of `actor_class(…).remote`."""
     import ray
 
     few = min(HOSTS, engines)
     each = -(-engines // few)
-    hosts = [ray.remote(num_cpus=0, max_concurrency=4 * each)(EngineHost).remote(each) for _ in range(few)]
+    hosts = [ray.remote(num_cpus=0, max_concurrency=4 * each)(EngineHost).remote(each, tokens) for _ in range(few)]
     started = 0
 
     def start(*arguments: Any) -> Any:
@@ -293,7 +294,7 @@ class Driver:
             await self.changes.until(lambda: self.engines.room < 0 or self.engines.version < 0, "nothing")
 
 
-def books(engines: int, seconds: float, folder: Path) -> None:
+def books(engines: int, tokens: int, seconds: float, folder: Path) -> None:
     """Let engines finish completions at the plan's speed; print the driver's processor time and its longest pause."""
     import ray
 
@@ -301,7 +302,7 @@ def books(engines: int, seconds: float, folder: Path) -> None:
 
     gc.set_threshold(OBJECTS)
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
-    hosts, start = stand_ins(engines)
+    hosts, start = stand_ins(engines, tokens)
     driver, pauses = Driver(engines, start), Pauses()
     port = driver.engines
 
@@ -321,7 +322,7 @@ def books(engines: int, seconds: float, folder: Path) -> None:
         passed = time.monotonic() - began
         spent, finished = time.process_time() - spent, driver.asked - port.outstanding - before
         print(
-            f"{engines} engines, {finished / passed:.0f} completions of {TOKENS} tokens a second (the "
+            f"{engines} engines, {finished / passed:.0f} completions of {tokens} tokens a second (the "
             f"plan: {engines * TOKENS_A_SECOND / TOKENS:.0f}), {driver.steps - stepped} steps: the driver takes "
             f"{spent / passed:.2f} core, {1e3 * spent / max(finished, 1):.2f} ms a completion; its loop stood still "
             f"for {pauses.longest:.2f} s at most",
@@ -340,17 +341,18 @@ def main() -> None:
     parts = parser.add_subparsers(dest="part", required=True)
     one = parts.add_parser("evaluation")
     one.add_argument("--completions", type=int, default=16000)
-    one.add_argument("--tokens", type=int, default=TOKENS)
     two = parts.add_parser("books")
     two.add_argument("--engines", type=int, nargs="+", default=[64, 256, 1000])
     two.add_argument("--seconds", type=float, default=20.0)
+    for part in (one, two):
+        part.add_argument("--tokens", type=int, default=TOKENS)
     asked = parser.parse_args()
     if asked.part == "evaluation":
         evaluation(asked.completions, asked.tokens)
         return
     for engines in asked.engines:
         with tempfile.TemporaryDirectory() as folder:
-            books(engines, asked.seconds, Path(folder))
+            books(engines, asked.tokens, asked.seconds, Path(folder))
 
 
 if __name__ == "__main__":
