@@ -33,7 +33,7 @@ class Curriculum(Protocol):
 
 
 class MixtureSampler(Iterator[Prompt]):
-    """An endless stream of prompts, each from a task drawn by weight.
+    """A stream of prompts, each from a task drawn by weight; it ends when every prompt of every task is retired.
 
     Which task draw number i takes depends only on (seed, i, exhausted tasks), and each task's prompts come in the
     task's own order; so the whole state is a few counters and the history, and a resumed sampler goes on exactly
@@ -81,7 +81,8 @@ class MixtureSampler(Iterator[Prompt]):
         """Draw the next prompt.
 
         Raises:
-            TaskError: every prompt of every task is retired.
+            StopIteration: every prompt of every task is retired.
+            TaskError: the curriculum takes none of the prompts that are left.
         """
         name = self._draw_task()
         task = self._tasks[name]
@@ -157,7 +158,7 @@ class MixtureSampler(Iterator[Prompt]):
     def _draw_task(self) -> str:
         live = [name for name in self._tasks if not self._exhausted(name)]
         if not live:
-            raise TaskError("every prompt of every task is retired: add prompts, or raise retire_at")
+            raise StopIteration
         rng = random.Random(f"{self._seed}/{self._draws}")
         self._draws += 1
         return rng.choices(live, [self.weight(name) for name in live])[0]

@@ -82,7 +82,7 @@ class Books(Generic[PromptT, RolloutsT]):
     schedule: Schedule
     """Schedule of the run: groups in flight, and who waits for whom."""
     sampler: Iterator[PromptT]
-    """Prompts without end."""
+    """Prompts; they end when every one is retired."""
     ledger: Ledger
     """Device-hours by role."""
     groups: dict[str, DrawnGroup[PromptT, RolloutsT]] = field(default_factory=dict)
@@ -119,10 +119,13 @@ class Books(Generic[PromptT, RolloutsT]):
         """The next evaluation is of the first weights that are at least this version; None: none is due."""
         return max(self.due.values(), default=None)
 
-    def draw(self, generator_version: int) -> str:
-        """Start a group with the next prompt, and return its name."""
+    def draw(self, generator_version: int) -> str | None:
+        """Start a group with the next prompt, and return its name; None if no prompt is left."""
+        prompt = next(self.sampler, None)
+        if prompt is None:
+            return None
         name = f"group{self.drawn}"
-        self.groups[name] = DrawnGroup(next(self.sampler))
+        self.groups[name] = DrawnGroup(prompt)
         self.schedule.book_start(name, generator_version)
         self.drawn += 1
         return name

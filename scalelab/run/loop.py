@@ -177,6 +177,8 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
     """Groups that were drawn and have not asked the engines for completions yet; they take up room, too."""
     failure: LabError | None = None
     """Reason to stop, if the run stops by itself."""
+    early_end: str | None = None
+    """Reason to end, in order, before the budget is spent."""
 
     async def run(self) -> None:
         """Run to the end of the budget, or until asked to stop; the last checkpoint is on the disk when this returns.
@@ -248,13 +250,18 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
         self.changes.notify()
 
     async def draw(self) -> None:
-        """Start groups as far as the schedule admits them and there is room.
+        """Start groups as far as the schedule admits them and there is room; end the run where no prompt is left.
 
         Waits for: admission. Produces: group tasks.
         """
         while True:
             for _ in range(await self.changes.until(self.admitted, "room for another group")):
-                self.start(self.books.draw(self.engines.version))
+                name = self.books.draw(self.engines.version)
+                if name is None:
+                    self.early_end = "every prompt of every task is retired: add prompts, or raise retire_at"
+                    self.changes.notify()
+                    return
+                self.start(name)
 
     def start(self, name: str) -> None:
         """Start the task of a drawn group; the task itself runs only when this coroutine waits."""
@@ -348,9 +355,10 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
 
     @property
     def budget_spent(self) -> bool:
-        """True if no further step may start."""
+        """True if no further step may start: the budget is spent, or there is nothing left to train on."""
         hours = self.budget.hours
-        return self.books.version >= self.budget.steps or (hours is not None and self.books.ledger.compute >= hours)
+        spent = self.books.version >= self.budget.steps or (hours is not None and self.books.ledger.compute >= hours)
+        return spent or self.early_end is not None
 
     @property
     def ending(self) -> bool:
@@ -359,7 +367,7 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
 
     @property
     def over(self) -> bool:
-        """True if the run was asked to stop, or has spent its budget and evaluated its last policy."""
+        """True if the run was asked to stop, or has come to its end and evaluated its last policy."""
         return self.stopping or (self.budget_spent and self.evaluation.done(self.books.version))
 
     def admitted(self) -> int:

@@ -26,13 +26,16 @@ def drive(
     main: Callable[[Callable[[Loop], None]], Coroutine[Any, Any, None]],
     new_event_loop: Callable[[], asyncio.AbstractEventLoop],
     progress: Progress,
-) -> None:
+) -> str | None:
     """Run the loop on an event loop of its own; the first signal to stop ends it in order, the second at once.
 
     Args:
         main: the coroutine, which calls its argument with the loop before it begins.
         new_event_loop: of the wall clock, or of a simulated one.
         progress: takes lines for people.
+
+    Returns:
+        Why the run ended before its budget was spent; None if it was.
 
     Raises:
         KeyboardInterrupt: the loop was asked to stop, and has.
@@ -70,8 +73,10 @@ def drive(
         raise unwrapped(errors) from errors
     finally:
         heed_signals()
-    if loops[0].stopping:
+    [loop] = loops
+    if loop.stopping:
         raise KeyboardInterrupt
+    return loop.early_end
 
 
 def unwrapped(error: BaseException) -> BaseException:

@@ -175,7 +175,9 @@ def run_and_record(resolved: Resolved, folder: RunFolder, progress: Progress, st
     folder.status.write("starting")
     try:
         _observe(resolved.run, folder, progress)
-        _run(resolved.run, start or resolved.run, folder, progress)
+        reason = _run(resolved.run, start or resolved.run, folder, progress)
+        if reason is not None:
+            progress.say(f"the run ends early: {reason}")
         status = "finished"
     except KeyboardInterrupt:
         status = "interrupted"
@@ -216,8 +218,8 @@ def hold_folder(path: Path, progress: Progress) -> Iterator[Lease]:
         release()
 
 
-def _run(run: Run, start: Run, folder: RunFolder, progress: Progress) -> None:
-    """Run in the world of the run's configuration, from the base model of `start`."""
+def _run(run: Run, start: Run, folder: RunFolder, progress: Progress) -> str | None:
+    """Run in the world of the run's configuration, from the base model of `start`; returns why it ended early."""
     allow_files()
     start_up = StartUp()
     from scalelab.run.data import describe_tasks
@@ -238,4 +240,4 @@ def _run(run: Run, start: Run, folder: RunFolder, progress: Progress) -> None:
     start_up.done("problems and traces")
     world = run_on_cluster if run.virtual is None else run_on_simulated_clock
     with libraries_to(folder.path / LIBRARIES_LOG):
-        world(run, start, folder, progress, prepared, start_up)
+        return world(run, start, folder, progress, prepared, start_up)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 def run_on_cluster(
     run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None, start_up: StartUp
-) -> None:
-    """Start the actors, side by side, and hand over to the loop."""
+) -> str | None:
+    """Start the actors, side by side, and hand over to the loop; returns why the run ended early, if it did."""
     from scalelab.cluster.surroundings import check_surroundings, settle
 
     check_surroundings()
@@ -80,7 +80,7 @@ def run_on_cluster(
         start_up.done("generators, trainer and verifiers")
         progress.say(start_up.line)
         with start_up.counting(folder):
-            drive(world.main, asyncio.new_event_loop, progress)
+            return drive(world.main, asyncio.new_event_loop, progress)
     finally:
         unguard()
         end_ray()
@@ -98,8 +98,8 @@ def _after(check: Callable[[], None], tuner: StartTuner) -> StartTuner:
 
 def run_on_simulated_clock(
     run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None, start_up: StartUp
-) -> None:
-    """Start engine and trainer in this process, then run the loop on a simulated clock."""
+) -> str | None:
+    """Start engine and trainer in this process, and hand over to the loop on a simulated clock, as `run_on_cluster`."""
     os.environ["OMP_NUM_THREADS"] = "1"  # two threads on busy cores fall to a twentieth of the speed
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # warns that a CPU has no Triton
     with quick_imports():
@@ -125,7 +125,7 @@ def run_on_simulated_clock(
         start_up.done("engine and trainer")
         progress.say(start_up.line)
         with start_up.counting(folder):
-            drive(world.main, lambda: VirtualLoop(world.start), progress)
+            return drive(world.main, lambda: VirtualLoop(world.start), progress)
 
 
 def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:

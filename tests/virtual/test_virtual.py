@@ -235,6 +235,18 @@ def test_a_run_that_was_broken_off_branches_with_another_loss_and_a_benchmark(
     assert "from the fork at step 4 on, the last evaluation up to" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_run_whose_prompts_are_all_retired_is_finished_and_evaluates_its_last_policy(folder: Path) -> None:
+    sets = ("--set", "CoinMath.size=16", "--set", "Recipe.retire_at=0.01", "--set", "Budget.steps=60")
+    out = run(folder, "all_retired", *sets)
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["status"] == "finished"
+    assert manifest["reason"] == "every prompt of every task is retired: add prompts, or raise retire_at"
+    last = read_lines(out / "metrics.jsonl")[-1]
+    assert 0 < last["step"] < 60
+    assert read_lines(out / "evals.jsonl")[-1]["step"] == last["step"]
+    assert audit(out).problems == []
+
+
 @pytest.mark.nightly
 def test_the_synchronous_case_of_all_schedules_trains_the_same_weights(folder: Path) -> None:
     short = ("--set", "Budget.steps=3", "--set", "Evaluation.every=3")
