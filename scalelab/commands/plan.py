@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.errors import LabError
+from scalelab.numbers import quantity
 from scalelab.terminal import plain_line
 
 if TYPE_CHECKING:
@@ -210,12 +211,11 @@ def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assump
         ("generators", f"{place.engines} engines on {place.generators} devices, {rest} nodes" + shared),
         ("decoding", f"{plan.decoding.sequences:.0f} sequences an engine, {_speed(plan)}"),
         ("step", _seconds(run, plan)),
-        ("budget", f"{steps:,} steps, {gpu_hours:,.0f} {run.compute_unit}{paid(run.budget.cost(gpu_hours))}"),
+        ("budget", f"{steps:,} steps, {quantity(gpu_hours, run.compute_unit)}{paid(run.budget.cost(gpu_hours))}"),
     ]
     if tuned := _fine_tuning(run, hardware, assumed):
-        cost = (
-            f"at most {tuned['most_seconds_per_step']:.1f} s a step, {tuned['most_gpu_hours']:,.0f} {run.compute_unit}"
-        )
+        spent = quantity(tuned["most_gpu_hours"], run.compute_unit)
+        cost = f"at most {tuned['most_seconds_per_step']:.1f} s a step, {spent}"
         price = paid(run.budget.cost(tuned["most_gpu_hours"]))
         rows.append(("fine-tuning", f"{tuned['steps']:,} steps on {tuned['ranks']} ranks; {cost}{price}"))
     graded = reward_seconds(run)
@@ -226,7 +226,7 @@ def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assump
         (
             "evaluation",
             f"{one.completions:,} completions, {one.seconds:,.0f} s of {one.engines} of {place.engines} engines, "
-            f"{one.device_hours:,.1f} {run.compute_unit}",
+            f"{quantity(one.device_hours, run.compute_unit)}",
         )
     )
     rows.append(("driver", f"busy with {plan.driver:.2g} of one core"))

@@ -25,11 +25,13 @@ from scalelab.commands.plan import measured_of
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.experiment.resolved import Resolved
-from scalelab.hardware import DEVICES
+from scalelab.hardware import DEVICES, device
+from scalelab.numbers import quantity
 from scalelab.plan.check import usual
 from scalelab.plan.driver import driver_warning
 from scalelab.plan.lengths import Recorded, fitting_prompt, lengths_of
-from scalelab.plan.placement import verifiers_on
+from scalelab.plan.placement import placement, verifiers_on
+from scalelab.plan.planner import plan_of
 from scalelab.plan.prompts import draws, running_out
 from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
@@ -66,8 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> None:
-    """Simulate the split asked for and the best split."""
+def run(args: argparse.Namespace) -> int:
+    """Simulate the split asked for and the best split; 1 if the one asked for does not run."""
     _check(args)
     resolved = _on_devices(resolve(args.experiment, args.sets), args.gpus)
     speeds = None if args.like is None else measured_of(args.like)
@@ -79,25 +81,42 @@ def run(args: argparse.Namespace) -> None:
     if not args.no_search:
         search = SEARCH_PERIODS * setting.period + 4
         found["best"] = best_split(setting, found["split"], search, hours=args.hours)
+    unfit = {name: _problems(args, resolved.run, setting, one) for name, one in found.items()}
     if args.json:
-        figures = {name: asdict(one) | {"driver_cores": one.driver} for name, one in found.items()}
+        figures = {
+            name: asdict(one) | {"driver_cores": one.driver, "problems": unfit[name]} for name, one in found.items()
+        }
         hours = steps * each
         setup = {**_json(setting), "verifiers": resolved.run.cluster.verifiers}
         cost = {"budget_steps": steps, "budget_hours": hours, "cost": budget.cost(hours)}
         print_json({"experiment": resolved.name, **setup, **cost, **figures})
-        return
+        return 1 if unfit["split"] else 0
     if speeds is not None:
         print(plain_line(speeds.line(str(args.like))))
     print(f"{resolved.name}: {setting.schedule}, {args.hours:g} h; lengths {setting.lengths.describe()}\n")
     verifiers = ("verifiers", *(f"{resolved.run.cluster.verifiers}" for _ in found))
     print_table([*_rows(setting, found), verifiers], ("", *found))
     print(f"\nrates: {', '.join(f'{name}={value:.3g}' for name, value in _json(setting)['rates'].items())}")
-    spent = f"{steps * each:,.0f} {resolved.run.compute_unit}{paid(budget.cost(steps * each))}"
+    spent = f"{quantity(steps * each, resolved.run.compute_unit)}{paid(budget.cost(steps * each))}"
     print(f"\nbudget: {steps:,} steps, {spent}")
     warning = driver_warning(max(one.driver for one in found.values()))
     short = _too_short(resolved.run, setting, found["split"])
     for line in (*running_out(resolved.run, draws(resolved.run, steps)), *filter(None, [warning, short])):
         print(f"\n{line}")
+    for name, problems in unfit.items():
+        if problems:
+            print(f"\n{name} does not run: {'; '.join(problems)}")
+    return 1 if unfit["split"] else 0
+
+
+def _problems(args: argparse.Namespace, run: Run, setting: SimulationSettings, figures: Figures) -> list[str]:
+    """Reasons why a split does not run on GPUs, as `scalelab plan` gives them."""
+    hardware = device(args.hardware or usual(run))
+    if not hardware.gpu:
+        return []
+    roles = figures.trainers * setting.devices_per_trainer, figures.generators
+    place = replace(placement(run), trainers=roles[0], engines=roles[1])
+    return list(plan_of(run, place, hardware, Assumptions()).problems)
 
 
 def _on_devices(resolved: Resolved, devices: int | None) -> Resolved:

@@ -51,3 +51,14 @@ def test_rounds_that_verifiers_hold_up_are_the_simulators(
         said = json.loads(capsys.readouterr().out)
         steps.append(said["seconds"]["step"] if command == "plan" else said["split"]["seconds_per_step"])
     assert steps[0] == pytest.approx(steps[1], rel=0.1)
+
+
+def test_a_split_that_a_plan_refuses_is_refused_with_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["h100/scalerl_8b", "--gpus", "7"]
+    assert main(["plan", *arguments, "--json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert problems
+    assert main(["simulate", *arguments, "--hours", "1", "--no-search", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["split"]["problems"] == problems
+    assert main(["simulate", *arguments, "--hours", "1", "--no-search"]) == 1
+    assert f"split does not run: {problems[0]}" in capsys.readouterr().out
