@@ -98,6 +98,9 @@ experiments = {
     # As good as alone, with the same base model, and the other task is measured, too.
     **mixtures(scalerl, {"math": (0.999, 0.001), "code": (0.001, 0.999)}),
     **_noisy(),
+    "benchmark": scalerl.with_fragments("evaluation/harder_sums").override(
+        {}, "ScaleRL; sums of seven and eight terms are evaluated, too."
+    ),
     "width_64": _wide(64),
     "width_192": _wide(192),
     **batches(scalerl, (8, 32), generations=8),
