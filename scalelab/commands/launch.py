@@ -23,6 +23,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,6 +116,13 @@ def _check(args: argparse.Namespace, run: Run) -> None:
     """Refuse what the cluster would refuse later."""
     if run.cluster.device != "gpu":
         raise LabError(f"{args.experiment} runs on cores (Cluster.device): `scalelab run` starts it on this machine")
+    for name, text in (
+        ("EXPERIMENT", args.experiment),
+        ("--out", str(args.out)),
+        *(("--set", one) for one in args.sets),
+    ):
+        if not text.isprintable():
+            raise LabError(f"{name} {text!r} has a character that no line of a script can carry: leave it out")
     if not args.out.is_absolute():
         raise LabError(f"--out {args.out} is relative, and every node has a folder of its own there: give a whole path")
     if args.cpus is not None and args.cpus < 1:
@@ -141,16 +149,16 @@ def _check(args: argparse.Namespace, run: Run) -> None:
         if not args.setup.is_file():
             raise LabError(f"--setup {args.setup} is no file here: give the path by which the nodes see it, too")
         args.setup = args.setup.absolute()
-    if args.where != "k8s" and not args.sft:
-        _check_disk(args.out, run)
+    if args.where != "k8s":
+        _check_disk(args.out, run, sft=args.sft)
     if args.where == "ray" and args.submit:
         raise LabError("launch ray has nothing to submit: give what is printed to `ray up`")
     if args.hosts:
         _check_hosts(args.hosts.split(","))
     if args.network and not set(args.network) <= set("0123456789abcdefABCDEF.:"):
         raise LabError(f"--network {args.network!r} begins no address: give its first numbers, such as 10.1.")
-    if args.network.startswith(("127.", "::1")):
-        raise LabError(f"--network {args.network} is the loopback, which no other machine reaches")
+    if f"{args.network}.".startswith(("127.", "169.254.", "::1.")):
+        raise LabError(f"--network {args.network} is the loopback or of one link, which no other machine reaches")
     folder = run.sft.pretrained
     if folder and ":" not in folder and not Path(folder).is_absolute():
         raise LabError(
@@ -181,12 +189,16 @@ def _in_pods(path: str) -> bool:
     return not {VOLUME, IMAGE}.isdisjoint(Path(os.path.normpath(path)).parents)
 
 
-def _check_disk(out: Path, run: Run) -> None:
-    """Refuse a file system without room for the run, where this machine sees it, too."""
+def _check_disk(out: Path, run: Run, *, sft: bool) -> None:
+    """Refuse a file system without room for the run or the fine-tuning, where this machine sees it, too."""
     from scalelab.plan.planner import step_hours
-    from scalelab.run.disk import check_disk
+    from scalelab.run.disk import check_disk, check_fine_tuning_disk
 
-    if any(parent.exists() and len(parent.parts) > 1 for parent in (out, *out.parents)):
+    if not any(parent.exists() and len(parent.parts) > 1 for parent in (out, *out.parents)):
+        return
+    if sft:
+        check_fine_tuning_disk(out, run)
+    else:
         check_disk(out, run, step_hours(run))
 
 
@@ -195,6 +207,8 @@ def _check_hosts(hosts: list[str]) -> None:
     for host in hosts:
         if not host.strip() or host != host.strip():
             raise LabError(f"--hosts names {host!r} among others: give the machines with a comma between two alone")
+        if strange := UNSAFE.search(host):
+            raise LabError(f"--hosts has {strange[0]!r} in it, which the script cannot carry: leave it out")
         if hosts.count(host) > 1:
             raise LabError(f"--hosts names {host} twice")
         if _is_here_alone(host):
@@ -212,7 +226,8 @@ def _is_here_alone(host: str) -> bool:
         except (OSError, UnicodeError):  # a name that the cluster alone knows
             return False
         addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
-    return all(one.is_loopback or one.is_unspecified for one in addresses)
+    plain = [getattr(one, "ipv4_mapped", None) or one for one in addresses]
+    return all(one.is_loopback or one.is_unspecified or one.is_link_local or one.is_multicast for one in plain)
 
 
 def _job(args: argparse.Namespace, run: Run) -> LaunchJob:
@@ -231,10 +246,11 @@ def _job(args: argparse.Namespace, run: Run) -> LaunchJob:
 
     hardware, per_node = device(usual(run)), run.cluster.devices_per_node
     devices = run.sft.trainers if args.sft else run.devices
+    there = Hardware(replace(hardware, per_node=min(hardware.per_node, per_node)), devices)
     if args.sft:
-        check_fine_tuning(run, Hardware(hardware, devices))
+        check_fine_tuning(run, there)
     else:
-        check(run, Hardware(hardware, devices)).demand()
+        check(run, there).demand()
         check_evaluation(run, hardware)
     nodes = -(-devices // per_node)
     if args.where == "ray" and len(args.hosts.split(",")) != nodes:

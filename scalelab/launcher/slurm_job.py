@@ -28,6 +28,8 @@ CHECK_SECONDS = 30.0
 """Longest wait for one answer of Ray's head: one that hangs is asked again."""
 ATTEMPTS, PAUSE = 3, 5.0
 """Starts of a node's Ray before the job gives up, and seconds between two."""
+RESTARTS = 3
+"""Restarts of a job after which one that broke off without a new checkpoint is not queued again."""
 REJOIN_SECONDS = 60.0
 """Seconds between two attempts to take a lost node back while the run goes on."""
 STOP_SECONDS = 20.0
@@ -119,7 +121,7 @@ def ray_start(ray: str, address: str, *, head: bool) -> list[str]:
     if not head:
         return [*words, f"--address={address}"]
     host, _, port = address.rpartition(":")
-    return [*words, "--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
+    return [*words, "--head", f"--node-ip-address={host.strip('[]')}", f"--port={port}", "--include-dashboard=false"]
 
 
 def srun(settings: JobSettings, node: str) -> list[str]:
@@ -145,7 +147,9 @@ def reachable(addresses: Sequence[str], network: str) -> str:
             address = ipaddress.ip_address(text)
         except ValueError:
             continue
-        if not (address.is_loopback or address.is_link_local) and text.startswith(network):
+        address = getattr(address, "ipv4_mapped", None) or address
+        nowhere = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
+        if not nowhere and text.startswith(network):
             return text
     which = f"begins with {network}" if network else "other nodes can reach"
     raise JobError(
@@ -172,6 +176,11 @@ def begun(out: Path) -> bool:
         return False
     made = (*(out / name for name in ("evals.jsonl", "metrics.jsonl")), *out.glob("checkpoints/*"), *out.glob("sft/*"))
     return status != "failed" or any(one.is_dir() or (one.is_file() and one.stat().st_size > 0) for one in made)
+
+
+def saved(out: Path) -> set[Path]:
+    """The checkpoints of a run or, beside its folder, of a fine-tuning."""
+    return {*out.glob("checkpoints/*"), *out.with_name(f".{out.name}.sft").glob("checkpoints/*")}
 
 
 def say(line: str) -> None:
@@ -201,7 +210,8 @@ class RayOnNodes:
             )
         head = self.settings.nodes[0]
         found = self._here(["hostname", "--all-ip-addresses"], contained=False).split()
-        self.address = f"{reachable(found, self.settings.network)}:{self.settings.port}"
+        host = reachable(found, self.settings.network)
+        self.address = f"[{host}]:{self.settings.port}" if ":" in host else f"{host}:{self.settings.port}"
         if self.environment["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN" not in self.environment:
             # Nodes need not share a home directory, so that the token goes with the environment.
             self.environment["RAY_AUTH_TOKEN"] = self._here([self._ray, "get-auth-token", "--generate"]).split()[-1]
@@ -289,16 +299,16 @@ class RayOnNodes:
         starts = dict.fromkeys(self.settings.nodes, 1)
         ends, joined, uncounted = time.monotonic() + self.settings.join_seconds, list[str](), ""
         while len(joined) < len(self.settings.nodes):
-            for node in self.settings.nodes:
-                step = self.steps[node]
-                if not step.ended:
-                    continue
+            ended = [node for node in self.settings.nodes if self.steps[node].ended]
+            for node in ended:
                 if starts[node] == ATTEMPTS or node == self.settings.nodes[0]:
                     raise JobError(
-                        f"Ray on {node} ended {starts[node]} times, and said last: {step.last_line()}: mend it, or "
-                        f"leave it out (sbatch --exclude={node})"
+                        f"Ray on {node} ended {starts[node]} times, and said last: {self.steps[node].last_line()}: "
+                        f"mend it, or leave it out (sbatch --exclude={','.join(ended)})"
                     )
-                time.sleep(PAUSE)
+            if ended:
+                time.sleep(PAUSE)  # once for all of them: many nodes may share a cause
+            for node in ended:
                 starts[node] += 1
                 self.steps[node] = self._start(node)
             if time.monotonic() > ends:
@@ -389,8 +399,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     inside = tuple(given.inside)
     settings = JobSettings(nodes, given.bin, inside, given.port, given.network, given.join_seconds)
+    before = saved(given.out)
     code = run(settings, given.words, given.out)
-    if code == BROKEN_OFF:
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    if code == BROKEN_OFF and restarts >= RESTARTS and saved(given.out) <= before:
+        say(f"not queued again: started anew {restarts} times, and this time it saved nothing; submit it when mended")
+    elif code == BROKEN_OFF:
         say("asking Slurm to queue the job again; it will go on from the last checkpoint")
         requeue(os.environ["SLURM_JOB_ID"])
     return code if code >= 0 else 128 - code

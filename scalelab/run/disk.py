@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moe.checkpoint.size import checkpoint_bytes
+from moe.model.size import BYTES, parameters
 from scalelab.errors import LabError
 from scalelab.run.config import Run
 from scalelab.run.evaluation_sets import ReadySet
@@ -92,10 +93,7 @@ def check_disk(path: Path, run: Run, step_hours: float | None) -> None:
     """
     needed = disk_needed(run, step_hours)
     there = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else 0
-    parent = path
-    while not parent.exists():
-        parent = parent.parent
-    free = shutil.disk_usage(parent).free
+    parent, free = _free(path)
     if free >= max(_LEAST, needed.total - there):
         return
     unknown = ""
@@ -109,3 +107,34 @@ def check_disk(path: Path, run: Run, step_hours: float | None) -> None:
         f"(Retention.keep_last, .keep_every, .train_every, .train_gib), {gib['lines']} of lines; free some, keep less, "
         "or give another --out"
     )
+
+
+def check_fine_tuning_disk(path: Path, run: Run) -> None:
+    """Refuse to fine-tune if the disk cannot hold a checkpoint, the one that replaces it, and the model.
+
+    Args:
+        path: the model's folder, which need not be there yet.
+        run: the run whose fine-tuning it is.
+
+    Raises:
+        LabError: naming what takes how much.
+    """
+    hf_config = run.model.to_hf()
+    checkpoint, model = (
+        checkpoint_bytes(hf_config, run.tuner_setup.dtype),
+        BYTES["bfloat16"] * parameters(hf_config).total,
+    )
+    parent, free = _free(path)
+    if free < max(_LEAST, 2 * checkpoint + model):
+        raise LabError(
+            f"{parent} has {free / 2**30:.1f} GiB free, and the fine-tuning writes up to "
+            f"{(2 * checkpoint + model) / 2**30:.1f} GiB and needs 1 GiB in any case: two checkpoints of "
+            f"{checkpoint / 2**30:.1f} and the model; free some, or give another --out"
+        )
+
+
+def _free(path: Path) -> tuple[Path, int]:
+    """The nearest folder of a path that is there, and the bytes that are free in it."""
+    while not path.exists():
+        path = path.parent
+    return path, shutil.disk_usage(path).free

@@ -12,6 +12,7 @@ from typing import Any
 from moe.durable import append, put_in_place
 from scalelab.errors import LabError
 from scalelab.run.config import Run
+from scalelab.run.disk import check_fine_tuning_disk
 from scalelab.start.fine_tuning import SUMMARY, LocalTuner, Retry, StartTuner, once
 from scalelab.store.publication import CheckpointNames, take_over
 from scalelab.watch.progress import Progress
@@ -42,6 +43,7 @@ def fine_tune(run: Run, out: Path, progress: Progress) -> dict[str, Any]:
             f"there is nothing to fine-tune: SFT.pretrained = {run.sft.pretrained!r} is taken as it is; bind "
             "SFT.traces = @PublicTraces()"
         )
+    check_fine_tuning_disk(out.absolute(), run)
     prepared = prepare_traces(run, progress)
     work = out.absolute().with_name(f".{out.name}.sft")
     work.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ from moe.checkpoint.size import checkpoint_bytes
 from scalelab.cli import main
 from scalelab.commands import launch
 from scalelab.commands.launch import _limit_seconds
+from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.launcher import scripts
@@ -25,6 +27,8 @@ from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of, step_hours
 from scalelab.plan.speed import Assumptions
 from scalelab.run.disk import disk_needed
+from scalelab.session.only_sft import fine_tune
+from scalelab.watch.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ("--set", "SFT.pretrained=/shared/model")
@@ -229,6 +233,21 @@ def test_a_full_file_system_is_told_before_any_device_is_allocated(
     assert main(["launch", "slurm", "h100/scalerl_8b", "--out", str(tmp_path / "run"), *FOLDER]) == 0
 
 
+def test_a_fine_tuning_is_refused_where_its_checkpoints_have_no_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage, run = shutil.disk_usage(tmp_path), resolve("sft/scalerl_8b").run
+    size = checkpoint_bytes(run.model.to_hf(), run.tuner_setup.dtype)
+    command = ["launch", "slurm", "sft/scalerl_8b", "--sft", "--out", str(tmp_path / "model"), *FOLDER]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2 * size))
+    assert main(command) == 1
+    assert f"two checkpoints of {size / 2**30:.1f} and the model" in capsys.readouterr().err
+    with pytest.raises(LabError, match="two checkpoints of"):
+        fine_tune(run, tmp_path / "model", Progress(io.StringIO()))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=3 * size))
+    assert main(command) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -276,7 +295,7 @@ def test_a_full_file_system_is_told_before_any_device_is_allocated(
                 ["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", f"10.0.0.1,{host}", *FOLDER],
                 f"--hosts {host} is an address that no other machine reaches",
             )
-            for host in ("LOCALHOST", "[::1]", "0.0.0.0", "127.1.2.3")
+            for host in ("LOCALHOST", "[::1]", "0.0.0.0", "127.1.2.3", "::ffff:127.0.0.1", "169.254.1.1")
         ),
         (
             ["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", "10.0.0.1, 10.0.0.2", *FOLDER],
@@ -286,7 +305,16 @@ def test_a_full_file_system_is_told_before_any_device_is_allocated(
             ["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", "a.b.invalid,a.b.invalid", *FOLDER],
             "--hosts names a.b.invalid twice",
         ),
-        (["slurm", "h100/scalerl_8b", "--out", "/a", "--network", "127.", *FOLDER], "127. is the loopback"),
+        *(
+            (["slurm", "h100/scalerl_8b", "--out", "/a", "--network", start, *FOLDER], f"{start} is the loopback or of")
+            for start in ("127.", "127", "127.0", "169.254.", "::1")
+        ),
+        (["ray", "h100/scalerl_8b", "--out", "/a\nb: c", "--user", "me", "--hosts", "10.0.0.1"], "'/a\\nb: c' has a"),
+        (["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", "{x"], "--hosts has '{' in it"),
+        (
+            ["slurm", "h100/scalerl_17bx16", "--out", "/a", *FOLDER, "--set", "Cluster.devices_per_node=4"],
+            "an engine's 8 devices must share a node of 4",
+        ),
         (["slurm", "h100/scalerl_8b", "--out", "/a", "--network", "ib0", *FOLDER], "'ib0' begins no address"),
         (
             ["slurm", "h100/scalerl_8b", "--out", "/a", "--setup", "/no/such", *FOLDER],

@@ -52,6 +52,18 @@ def test_a_node_that_cannot_join_is_named_within_seconds_and_nothing_starts(tmp_
     assert seconds < 60
 
 
+def test_many_nodes_that_cannot_join_are_named_as_soon_as_one(tmp_path: Path) -> None:
+    nodes = tuple(f"n{number}" for number in range(9))
+    stub = SlurmStub(tmp_path, nodes)
+    for node in nodes[1:]:
+        (tmp_path / f"broken_{node}").touch()
+    code, said, seconds = stub.run()
+    assert code == 1
+    assert "Ray on n1 ended 3 times" in said
+    assert f"sbatch --exclude={','.join(nodes[1:])})" in said
+    assert seconds < 60, "a pause for each of them would be 80 s"
+
+
 def test_a_node_that_never_joins_ends_the_job_at_the_deadline(tmp_path: Path) -> None:
     stub = SlurmStub(tmp_path, NODES)
     stub.write("python", "echo joined n0 n1\n")
@@ -141,7 +153,10 @@ def test_a_job_that_is_asked_to_stop_while_nodes_join_ends_soon(tmp_path: Path) 
     assert not list(tmp_path.glob("up_*")), "steps end with the job"
 
 
-@pytest.mark.parametrize(("addresses", "network"), [("127.0.0.1", ""), ("127.0.1.1 ::1", ""), ("10.1.2.3", "10.2.")])
+@pytest.mark.parametrize(
+    ("addresses", "network"),
+    [("127.0.0.1", ""), ("127.0.1.1 ::1", ""), ("0.0.0.0 ::ffff:127.0.0.1", ""), ("10.1.2.3", "10.2.")],
+)
 def test_a_head_that_nobody_can_reach_is_refused(addresses: str, network: str, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="name the beginning of the right address with --network"):
         reachable(addresses.split(), network)
@@ -251,6 +266,18 @@ def test_a_run_that_its_machines_broke_off_is_queued_again(lost: str, tmp_path: 
     assert job.returncode == 75, said
     assert (tmp_path / "requeued").read_text() == "77\n"
     assert ("Ray's head on n0 ended: raylet of n0 was killed" in said) == head
+
+
+@pytest.mark.parametrize(("restarts", "saves", "again"), [(2, False, True), (3, True, True), (3, False, False)])
+def test_a_job_that_breaks_off_again_and_again_without_a_checkpoint_is_not_queued_again(
+    restarts: int, saves: bool, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
+    step = 'mkdir -p "$STUB/out/checkpoints/step_000004"\n' if saves else ""
+    code, said, _ = SlurmStub(tmp_path, NODES, lab=f"{step}exit 75\n").run()
+    assert code == 75
+    assert (tmp_path / "requeued").exists() == again
+    assert ("not queued again: started anew 3 times" in said) != again
 
 
 def test_an_environment_whose_path_has_a_space_is_refused_as_ray_would_end_without_a_reason(tmp_path: Path) -> None:
