@@ -7,11 +7,15 @@ class MoeError(ValueError):
     """A problem with a model, a layout, weights or a checkpoint, said in one line: the cause and what to do."""
 
 
-def printable(error: BaseException, longest: int = 300) -> str:
+LONGEST = 300
+"""Characters of a message that quotes what nobody vouches for."""
+
+
+def printable(error: BaseException) -> str:
     """An error's message, which may quote untrusted text, as one line of printable characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = "".join(one if one.isprintable() else "?" for one in text)
-    return text if len(text) <= longest else text[:longest] + " …"
+    return text if len(text) <= LONGEST else text[:LONGEST] + " …"
 
 
 def first_line(error: BaseException) -> str:

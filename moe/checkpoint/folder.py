@@ -254,23 +254,6 @@ def check(path: str | os.PathLike[str], hf_config: dict[str, Any] | None = None,
     return manifest
 
 
-def newest(root: str | os.PathLike[str], contents: bool = True) -> Path:
-    """The newest checkpoint under ``root``, verified.
-
-    Args:
-        root: the folder of all checkpoints.
-        contents: hash every file; otherwise compare sizes only, which takes no time.
-
-    Raises:
-        MoeError: if there is none, or what is wrong with it.
-    """
-    found = finished_checkpoints(root)
-    if not found:
-        raise MoeError(f"there is no checkpoint in {root}")
-    check(found[-1], contents=contents)
-    return found[-1]
-
-
 def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the state that the caller of `Trainer.save` put beside the model.
 

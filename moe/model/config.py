@@ -18,10 +18,7 @@ class Llama(DenseConfig):
 
     model_type: ClassVar[str] = "llama"
     hf_class: ClassVar[str] = "LlamaForCausalLM"
-
-    def to_hf(self) -> dict[str, Any]:
-        """The content of ``config.json`` that transformers and vLLM load."""
-        return {**super().to_hf(), "mlp_bias": False}
+    hf_constants: ClassVar[dict[str, Any]] = {"mlp_bias": False}
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -30,10 +27,7 @@ class Mistral(DenseConfig):
 
     model_type: ClassVar[str] = "mistral"
     hf_class: ClassVar[str] = "MistralForCausalLM"
-
-    def to_hf(self) -> dict[str, Any]:
-        """The content of ``config.json`` that transformers and vLLM load."""
-        return {**super().to_hf(), "sliding_window": None}
+    hf_constants: ClassVar[dict[str, Any]] = {"sliding_window": None}
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -76,10 +70,7 @@ class Qwen3(DenseConfig):
 
     model_type: ClassVar[str] = "qwen3"
     hf_class: ClassVar[str] = "Qwen3ForCausalLM"
-
-    def to_hf(self) -> dict[str, Any]:
-        """The content of ``config.json`` that transformers and vLLM load."""
-        return {**super().to_hf(), "use_sliding_window": False, "sliding_window": None}
+    hf_constants: ClassVar[dict[str, Any]] = {"use_sliding_window": False, "sliding_window": None}
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -115,6 +106,12 @@ class Qwen3Moe(DecoderConfig):
 
     model_type: ClassVar[str] = "qwen3_moe"
     hf_class: ClassVar[str] = "Qwen3MoeForCausalLM"
+    hf_constants: ClassVar[dict[str, Any]] = {
+        "mlp_only_layers": [],
+        "router_aux_loss_coef": 0.0,
+        "use_sliding_window": False,
+        "sliding_window": None,
+    }
 
     intermediate_size: PositiveInt = 384
     """Inner size of the feed-forward of layers without experts (none when the sparse step is 1)."""
@@ -133,16 +130,6 @@ class Qwen3Moe(DecoderConfig):
         super().__post_init__()
         _check_chosen(self.num_experts_per_tok, self.num_experts)
 
-    def to_hf(self) -> dict[str, Any]:
-        """The content of ``config.json`` that transformers and vLLM load."""
-        return {
-            **super().to_hf(),
-            "mlp_only_layers": [],
-            "router_aux_loss_coef": 0.0,
-            "use_sliding_window": False,
-            "sliding_window": None,
-        }
-
 
 @dataclass(frozen=True, config=CHECKED)
 class Mixtral(DecoderConfig):
@@ -154,6 +141,11 @@ class Mixtral(DecoderConfig):
 
     model_type: ClassVar[str] = "mixtral"
     hf_class: ClassVar[str] = "MixtralForCausalLM"
+    hf_constants: ClassVar[dict[str, Any]] = {
+        "router_aux_loss_coef": 0.0,
+        "router_jitter_noise": 0.0,
+        "sliding_window": None,
+    }
 
     intermediate_size: PositiveInt = 192
     """Inner size of each expert."""
@@ -165,15 +157,6 @@ class Mixtral(DecoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_chosen(self.num_experts_per_tok, self.num_local_experts)
-
-    def to_hf(self) -> dict[str, Any]:
-        """The content of ``config.json`` that transformers and vLLM load."""
-        return {
-            **super().to_hf(),
-            "router_aux_loss_coef": 0.0,
-            "router_jitter_noise": 0.0,
-            "sliding_window": None,
-        }
 
 
 def _check_chosen(chosen: int, experts: int) -> None:
@@ -244,6 +227,8 @@ class SigmoidRouted(DecoderConfig):
         ValueError: if the numbers do not fit together.
     """
 
+    hf_constants: ClassVar[dict[str, Any]] = {"norm_topk_prob": True, "num_nextn_predict_layers": 0}
+
     intermediate_size: PositiveInt = 384
     """Inner size of the feed-forward of the first layers, which have no experts."""
     moe_intermediate_size: PositiveInt = 96
@@ -276,10 +261,6 @@ class SigmoidRouted(DecoderConfig):
             self.n_group == 1 or experts // self.n_group > 1,
             f"a group is judged by its two best experts, and n_group={self.n_group} leaves it one",
         )
-
-    def to_hf(self) -> dict[str, Any]:
-        """The content of ``config.json`` that transformers and vLLM load."""
-        return {**super().to_hf(), "norm_topk_prob": True, "num_nextn_predict_layers": 0}
 
 
 @dataclass(frozen=True, config=CHECKED)

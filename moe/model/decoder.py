@@ -65,6 +65,8 @@ class DecoderConfig:
     """The family's name in transformers."""
     hf_class: ClassVar[str]
     """The class of transformers and vLLM that runs it."""
+    hf_constants: ClassVar[dict[str, Any]] = {}
+    """Entries of ``config.json`` that all models of the family share."""
 
     vocab_size: PositiveInt = 512
     hidden_size: PositiveInt = 128
@@ -116,6 +118,7 @@ class DecoderConfig:
             "hidden_act": "silu",
             "attention_bias": False,
             "attention_dropout": 0.0,
+            **self.hf_constants,
         }
 
 

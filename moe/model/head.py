@@ -210,10 +210,15 @@ class _TokenLogprobs(torch.autograd.Function):
         return grad_hidden_TH, grad_weight_VH.to(weight_VH.dtype), None, None, None, None
 
 
+def _places(local_targets_C: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The targets that this rank holds among its `size` columns, and their places there; any place for the others."""
+    held_C = (local_targets_C >= 0) & (local_targets_C < size)
+    return held_C, local_targets_C.clamp(0, size - 1).unsqueeze(1)
+
+
 def _pick(logits_CV: Tensor, local_targets_C: Tensor) -> Tensor:
     """Each token's target logit where this rank holds the target, else 0."""
-    held_C = (local_targets_C >= 0) & (local_targets_C < logits_CV.shape[1])
-    index_C1 = local_targets_C.clamp(0, logits_CV.shape[1] - 1).unsqueeze(1)
+    held_C, index_C1 = _places(local_targets_C, logits_CV.shape[1])
     return logits_CV.gather(1, index_C1).squeeze(1) * held_C
 
 
@@ -239,6 +244,5 @@ def _grad_logits(logits_CV: Tensor, local_targets_C: Tensor, log_sum_C: Tensor, 
     d logprob / d logit_v = 1[v = target] − p_v.
     """
     grad_CV = logits_CV.sub_(log_sum_C.unsqueeze(1)).exp_().mul_(-grad_logprobs_C.unsqueeze(1))
-    held_C = (local_targets_C >= 0) & (local_targets_C < logits_CV.shape[1])
-    index_C1 = local_targets_C.clamp(0, logits_CV.shape[1] - 1).unsqueeze(1)
+    held_C, index_C1 = _places(local_targets_C, logits_CV.shape[1])
     return grad_CV.scatter_add_(1, index_C1, (grad_logprobs_C * held_C).unsqueeze(1))

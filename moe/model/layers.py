@@ -73,21 +73,8 @@ class NormBehind(RmsNorm):
         return found
 
 
-class AttentionWithNormBehind(SelfAttention):
-    """Megatron's attention whose output is normed before it is added to the residual stream (OLMo-2)."""
-
-    def __init__(self, config: TransformerConfig, *args: Any, norm: type, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
-        self.norm_behind = norm(config=config, hidden_size=config.hidden_size, eps=config.layernorm_epsilon)
-
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-        """Attend, and norm."""
-        output, _ = super().forward(*args, **kwargs)
-        return self.norm_behind(output), None
-
-
-class FeedForwardWithNormBehind(MLP):
-    """Megatron's feed-forward whose output is normed before it is added to the residual stream (OLMo-2)."""
+class _NormedOutput(torch.nn.Module):
+    """Norm what the class behind it computes, before it is added to the residual stream (OLMo-2)."""
 
     def __init__(self, config: TransformerConfig, *args: Any, norm: type, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
@@ -97,6 +84,14 @@ class FeedForwardWithNormBehind(MLP):
         """Compute, and norm."""
         output, _ = super().forward(*args, **kwargs)
         return self.norm_behind(output), None
+
+
+class AttentionWithNormBehind(_NormedOutput, SelfAttention):
+    """Megatron's attention with a normed output."""
+
+
+class FeedForwardWithNormBehind(_NormedOutput, MLP):
+    """Megatron's feed-forward with a normed output."""
 
 
 class L2Norm(torch.nn.Module):

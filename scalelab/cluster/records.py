@@ -66,18 +66,17 @@ def with_keys(completions: Sequence[Completion], ref: Any) -> list[Completion]:
     ]
 
 
-def fetched(records: Sequence[HeldRecord | None], seconds: float = FETCH_SECONDS) -> list[np.ndarray | None]:
+def fetched(records: Sequence[HeldRecord | None]) -> list[np.ndarray | None]:
     """Fetch records; None in the place of those that are lost, or do not come in time.
 
     Args:
         records: the keys; None for a completion that needs none.
-        seconds: for all of them together.
     """
     refs = {one.ref: None for one in records if isinstance(one, StoredRecord)}
     lists: dict[Any, list[np.ndarray]] = {}
-    ends = time.monotonic() + seconds
+    ends = time.monotonic() + FETCH_SECONDS
     try:
-        lists = dict(zip(refs, ray.get([*refs], timeout=seconds), strict=True))
+        lists = dict(zip(refs, ray.get([*refs], timeout=FETCH_SECONDS), strict=True))
     except RayError:  # at least one is lost: which?
         for ref in refs:
             try:

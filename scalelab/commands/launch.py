@@ -74,14 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the experiment, then print or submit its script."""
-    from scalelab.experiment import load, resolve_experiment
+    from scalelab.experiment import resolve
     from scalelab.launcher import scripts
 
-    members = load(args.experiment)
-    if len(members) > 1:
-        raise LabError(f"{args.experiment} is a family: launch one member of it, such as {next(iter(members))}")
-    ((name, member),) = members.items()
-    experiment = resolve_experiment(name, member, args.sets).run
+    experiment = resolve(args.experiment, args.sets).run
     _check(args, experiment)
     job = _job(args, experiment)
     if args.where == "slurm":

@@ -57,18 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make the plan and print it."""
     from scalelab.commands.output import print_json
-    from scalelab.experiment import load, resolve_experiment
+    from scalelab.experiment import resolve
     from scalelab.hardware import Hardware, device
     from scalelab.plan.check import evaluation_problem, fine_tuning_problem, nearest, usual
     from scalelab.plan.lengths import fitting_prompt
     from scalelab.plan.placement import placement, resize
     from scalelab.plan.planner import plan_of
 
-    members = load(args.experiment)
-    if len(members) > 1:
-        raise LabError(f"{args.experiment} is a family: plan one member of it, such as {next(iter(members))}")
-    ((name, member),) = members.items()
-    experiment = resolve_experiment(name, member, args.sets).run
+    resolved = resolve(args.experiment, args.sets)
+    name, experiment = resolved.name, resolved.run
     speeds = None if args.like is None else measured_of(args.like)
     assumed = _assumptions(args, None if speeds is None else speeds.assumed)
     assumed = replace(assumed, prompt=fitting_prompt(experiment, assumed.prompt))

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Rehearse all roles and print their results."""
     from scalelab.commands.output import print_json
-    from scalelab.experiment import load, resolve_experiment
+    from scalelab.experiment import resolve
     from scalelab.hardware import Hardware, device
     from scalelab.plan.check import check, usual
     from scalelab.rehearse.environment import how_to_set_up, interpreters, simulated_cuda
@@ -66,11 +66,8 @@ def run(args: argparse.Namespace) -> int:
         given = getattr(args, option)
         if given <= 0 or not math.isfinite(given):
             raise LabError(f"--{option} {given} must be a positive number")
-    members = load(args.experiment)
-    if len(members) > 1:
-        raise LabError(f"{args.experiment} is a family: rehearse one member of it, such as {next(iter(members))}")
-    ((name, member),) = members.items()
-    experiment = resolve_experiment(name, member, args.sets).run
+    resolved = resolve(args.experiment, args.sets)
+    name, experiment = resolved.name, resolved.run
     hardware = device(args.hardware or usual(experiment))
     # a core's memory in the table is a rule of thumb: runs that are made for cores may need more
     if hardware.gpu or experiment.cluster.device == "gpu":

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.doctor import demand_engines
-from scalelab.errors import LabError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,23 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Fine-tune and print the losses on held-out traces."""
     from scalelab.commands.output import print_json
-    from scalelab.experiment import load, resolve_experiment
+    from scalelab.experiment import resolve
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.only_sft import fine_tune
     from scalelab.session.signals import heed_signals
     from scalelab.watch.progress import Progress
 
-    members = load(args.experiment)
-    if len(members) > 1:
-        raise LabError(f"{args.experiment} is a family: fine-tune for one member of it, such as {next(iter(members))}")
-    ((name, member),) = members.items()
-    experiment = resolve_experiment(name, member, args.sets, imports=True)
+    experiment = resolve(args.experiment, args.sets, imports=True)
     demand_engines()
     heed_signals()
     with python_stderr_apart(), Progress() as progress:
         summary = fine_tune(experiment.run, args.out, progress)
     if args.json:
-        print_json({"experiment": name, "folder": str(args.out), **summary})
+        print_json({"experiment": experiment.name, "folder": str(args.out), **summary})
         return
     losses = summary["held_out_loss"]
     if losses:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from moe.sequences import REFERENCE, TrainingSequence
+from moe.sequences import REFERENCE
 from scalelab.errors import LabError
 from scalelab.recipe.advantages import NORMS, centred, signed
 from scalelab.recipe.aggregation import token_weights
@@ -67,16 +67,8 @@ def drop_reason(group: Group, recipe: Recipe) -> str | None:
 
 
 def in_loss(groups: Sequence[Group], recipe: Recipe) -> list[Rollout]:
-    """The rollouts that a step learns from, in the order of `build_step`'s sequences."""
+    """The rollouts that a step learns from, in the order of `plan_step`'s sequences."""
     return [rollout for group in groups if drop_reason(group, recipe) is None for rollout in graded_only(group)]
-
-
-def build_step(
-    groups: Sequence[Group], recipe: Recipe, trainer_version: int
-) -> tuple[list[TrainingSequence], dict[str, Any]]:
-    """Turn a step's groups into training sequences and the metrics that need no model; as `plan_step`, laid out."""
-    planned, metrics = plan_step(groups, recipe, trainer_version)
-    return planned.built(), metrics
 
 
 def plan_step(groups: Sequence[Group], recipe: Recipe, trainer_version: int) -> tuple[PlannedSequences, dict[str, Any]]:
@@ -252,7 +244,7 @@ class StepLoss:
         Args:
             logprobs_T: float[T], the trainer's log-prob of each token, with gradient.
             entropy_T: float[T], entropy of the trainer's distribution of each token, in nats.
-            extras: the extras of `build_step`'s sequences, packed alike.
+            extras: the extras of `plan_step`'s sequences, packed alike.
         """
         names = ("old_logprobs", "advantages", "weights", "sequence_ids")
         tokens = Tokens.masked(logprobs_T, *(extras[name] for name in names))

@@ -31,8 +31,6 @@ def write_report(
     sources: Path | Sequence[Path],
     path: Path,
     options: Options | None = None,
-    reading: Reading | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Write the page of some runs.
 
@@ -40,8 +38,6 @@ def write_report(
         sources: a run folder, or several sources.
         path: the HTML file to write; its folder is made.
         options: how to fit.
-        reading: how points are read.
-        progress: told how many fits are done, and of how many.
 
     Returns:
         `path`.
@@ -50,7 +46,7 @@ def write_report(
         LabError: a source cannot be read.
     """
     sources = [Path(sources)] if isinstance(sources, str | Path) else [Path(item) for item in sources]
-    return write_page(read_lab(sources, options, reading), path, progress)
+    return write_page(read_lab(sources, options), path)
 
 
 def read_lab(sources: Sequence[Path], options: Options | None = None, reading: Reading | None = None) -> Lab:

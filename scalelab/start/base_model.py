@@ -263,9 +263,9 @@ def base_model(
     return folder
 
 
-def shipped_model(key: str, folder: Path = SHIPPED) -> Path | None:
+def shipped_model(key: str) -> Path | None:
     """The model with this key in the cache that comes with the lab; None if there is none."""
-    return next((file.parent for file in folder.glob(f"*/{KEY}") if file.read_text().strip() == key), None)
+    return next((file.parent for file in SHIPPED.glob(f"*/{KEY}") if file.read_text().strip() == key), None)
 
 
 def prepare_traces(run: Run, progress: Progress) -> PreparedTraces | None:

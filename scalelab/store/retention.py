@@ -9,6 +9,7 @@ from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
+from moe.checkpoint.folder import CheckpointPolicy
 from moe.durable import sync
 
 ROLLOUTS = "rollouts"
@@ -38,11 +39,7 @@ class Retention:
 
     def kept(self, steps: Iterable[int]) -> set[int]:
         """The evaluated steps whose completions stay."""
-        ordered = sorted(steps)
-        if self.keep_last is None:
-            return set(ordered)
-        forever = {step for step in ordered if self.keep_every and step % self.keep_every == 0}
-        return forever | set(ordered[-self.keep_last :])
+        return set(steps) if self.keep_last is None else CheckpointPolicy(self.keep_last, self.keep_every).kept(steps)
 
     def too_old(self, sizes: Mapping[int, int]) -> list[int]:
         """The training steps whose completions exceed the limit: the oldest, but never the newest.

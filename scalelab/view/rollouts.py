@@ -31,6 +31,8 @@ INDEX = ("task", "prompt_id", "outcome", "reward", "tokens", "truncated", "inter
 TOKENS = ("pieces", "token_ids", "logprobs", "trainer_logprobs", "forced", "spans", "versions")
 """Columns of the index that is kept of all rows, and of single tokens."""
 
+MOST_DIFFERING = 20
+"""Prompts of the list of those that differ most."""
 PREVIEW = 160
 LONGEST_TEXT = 200_000
 MOST_TOKENS = 50_000
@@ -300,7 +302,7 @@ class Rollouts:
         raise LabError(f"there is no completion {id[:80]!r} in {self.folder}")
 
 
-def differing(first: Sequence[Rollouts], second: Sequence[Rollouts], limit: int = 20) -> dict[str, Any]:
+def differing(first: Sequence[Rollouts], second: Sequence[Rollouts]) -> dict[str, Any]:
     """The prompts whose shares of passes differ most between two sets of runs, each at its last evaluation."""
     sides = []
     for runs in (first, second):
@@ -313,7 +315,9 @@ def differing(first: Sequence[Rollouts], second: Sequence[Rollouts], limit: int 
     one, two = sides
     common = [key for key in one if key in two]
     common.sort(key=lambda key: (-abs(one[key][0] / one[key][1] - two[key][0] / two[key][1]), key))
-    rows = [{"task": key[0], "prompt_id": key[1], "first": one[key], "second": two[key]} for key in common[:limit]]
+    rows = [
+        {"task": key[0], "prompt_id": key[1], "first": one[key], "second": two[key]} for key in common[:MOST_DIFFERING]
+    ]
     if rows:
         next(run for run in first if run.last_tally()).add_prompts(rows)
     return {"common": len(common), "rows": rows}

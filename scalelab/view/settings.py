@@ -25,17 +25,16 @@ MOVES_ALONG = (
 """Bindings that may differ between runs on one scaling axis: they follow the axis, or do not matter for scale."""
 
 
-def bindings(config: str, name: str = "config.gin") -> dict[str, str]:
+def bindings(config: str) -> dict[str, str]:
     """The bindings of a configuration, by key, each value as gin writes it.
 
     Args:
         config: the text; whoever wrote it.
-        name: what messages call it.
 
     Raises:
         LabError: it cannot be read as gin.
     """
-    return {key: _written(value) for key, value in settings_in(config, name).items()}
+    return {key: _written(value) for key, value in settings_in(config, "config.gin").items()}
 
 
 def _written(value: Any) -> str:

@@ -32,6 +32,8 @@ from tasks.types import Prompt
 Numbered = Sequence[tuple[int, Item]]
 """Problems with the numbers of their rows."""
 
+BATCH = 64
+"""Rows that are graded at once."""
 LONGEST_PROBLEM = 100_000
 """Characters of the longest problem that anybody asks."""
 
@@ -150,21 +152,20 @@ def _read_code(item: Item) -> str:
 _READ: Mapping[str, Callable[[Item], str]] = {"math": _read_math, "code": _read_code}
 
 
-def thorough(rows: Numbered, kind: str, verifier: Verifier, batch: int = 64) -> Iterator[tuple[int, str, float]]:
+def thorough(rows: Numbered, kind: str, verifier: Verifier) -> Iterator[tuple[int, str, float]]:
     """Grade what must pass and what must fail, row by row.
 
     Args:
         rows: problems with the numbers of their rows.
         kind: `math` or `code`.
         verifier: a verifier that takes a completion without `</think>` as a whole.
-        batch: rows that are graded at once.
 
     Yields:
         The row's number, the reason why it cannot teach or an empty text, and the seconds that its reference took.
     """
     trials = _math_trials if kind == "math" else _code_trials
-    for first in range(0, len(rows), batch):
-        some = rows[first : first + batch]
+    for first in range(0, len(rows), BATCH):
+        some = rows[first : first + BATCH]
         made = [(number, item, trial) for number, item in some for trial in trials(item)]
         prompts = {number: Prompt(f"check/{number}", "check", "", item.gold) for number, item in some}
         verdicts = verifier.verify([(prompts[number], completion) for number, _, (_, _, completion) in made])

@@ -7,7 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tasks.errors import TaskError
+N = 8
+"""Words in an n-gram; a text with fewer words is one n-gram."""
+SHARE = 0.5
+"""Overlap from which two problems are the same."""
 
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 _LATEX = re.compile(r"\\(?:text|mathrm|mathbf|frac|dfrac|tfrac|left|right|[,;:! ])")
@@ -33,51 +36,39 @@ def words(text: str) -> list[str]:
     return _WORD.findall(_LATEX.sub(" ", text.replace(",", "")).lower())
 
 
-def decontaminate(
-    training: Sequence[tuple[str, str]],
-    evaluation: Sequence[tuple[str, str]],
-    n: int = 8,
-    share: float = 0.5,
-) -> list[Dropped]:
+def decontaminate(training: Sequence[tuple[str, str]], evaluation: Sequence[tuple[str, str]]) -> list[Dropped]:
     """The training problems to drop.
 
-    Two problems are the same if they have at least `share` of the shorter one's n-grams of words in common, so that
+    Two problems are the same if they have at least `SHARE` of the shorter one's n-grams of words in common, so that
     a changed sentence or a preamble hides nothing, and a common turn of phrase condemns nothing.
 
     Args:
         training: (id, text) of the training problems.
         evaluation: (id, text) of the evaluation problems.
-        n: words in an n-gram; a text with fewer words is one n-gram.
-        share: overlap in (0, 1] from which a problem is dropped.
 
     Returns:
         One entry per problem to drop, with the evaluation problem that it overlaps most.
-
-    Raises:
-        TaskError: `n` or `share` is out of range.
     """
-    if n < 1 or not 0 < share <= 1:
-        raise TaskError(f"decontamination with n {n} and share {share}: need n >= 1 and share in (0, 1]")
     sizes: dict[str, int] = {}
     holders: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, text in evaluation:
-        grams = _grams(text, n)
+        grams = _grams(text)
         sizes[name] = len(grams)
         for gram in grams:
             holders[gram].append(name)
     dropped = []
     for name, text in training:
-        grams = _grams(text, n)
+        grams = _grams(text)
         common = Counter(holder for gram in grams for holder in holders.get(gram, ()))
         overlaps = [(count / min(len(grams), sizes[other]), other) for other, count in common.items()]
-        if overlaps and max(overlaps)[0] >= share:
+        if overlaps and max(overlaps)[0] >= SHARE:
             overlap, other = max(overlaps)
             dropped.append(Dropped(name, other, overlap))
     return dropped
 
 
-def _grams(text: str, n: int) -> set[tuple[str, ...]]:
+def _grams(text: str) -> set[tuple[str, ...]]:
     tokens = words(text)
     if not tokens:
         return set()
-    return {tuple(tokens[i : i + n]) for i in range(max(1, len(tokens) - n + 1))}
+    return {tuple(tokens[i : i + N]) for i in range(max(1, len(tokens) - N + 1))}

@@ -236,4 +236,3 @@ Meaning = (
 
 FORMULA = (Number, Symbol, Apply, Matrix)
 """The kinds that arithmetic works on."""
-SETS = (Collection, SetBuilder, Combined)

@@ -22,7 +22,7 @@ from tasks.math.nodes import (
 from tasks.math.shape import symbols
 
 _TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-_REALS, _EMPTY, _INFINITE = Symbol("setR"), Symbol("emptyset"), Symbol("infty")
+_REALS, _EMPTY = Symbol("setR"), Symbol("emptyset")
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,6 @@ _CIRCLED = re.compile("[①-⑳]")
 _DELIMITERS = re.compile(r"\\[()\[\]]|(?<!\\)\$")
 _MONEY = re.compile(r"(?<![\\$])\$(?= ?\d)")
 
-_THIN = r"(?:\{,\}|\\,|,\\!|\\!,|\\ |~|(?<=\d) (?=\d{3}(?!\d)))"
 _WIDE = r"(?:,\\! ?|\{,\} ?|\\, ?|\\ |~| |, ?\\!)"
 _GROUPED = re.compile(rf"(?<![\d.])\d{{1,3}}(?:{_WIDE}\d{{3}})+(?![\d,]*\d)")
 _COMMAS = re.compile(r"\d{1,3}(?:,\d{3})+(?!,?\d)")

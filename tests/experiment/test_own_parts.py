@@ -14,7 +14,6 @@ import pytest
 from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved, resolve
-from scalelab.recipe.step import build_step
 from scalelab.recipe.types import Rollout
 from scalelab.run.books import new_books
 from scalelab.run.work import RolloutWork
@@ -22,6 +21,7 @@ from scalelab.session.worlds import phrase_ids
 from scalelab.start.base_model import base_tokenizer
 from tasks.types import Prompt
 from tests.helpers.crash_world import Letters
+from tests.helpers.recipe_step import build_step
 
 OWN = '''
 from dataclasses import dataclass

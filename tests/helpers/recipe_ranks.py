@@ -13,9 +13,10 @@ import torch
 from moe.settings import Layout
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
 from scalelab.recipe.recipe import Recipe
-from scalelab.recipe.step import StepLoss, build_step, summarise
+from scalelab.recipe.step import StepLoss, summarise
 from scalelab.recipe.types import Rollout
 from tests.helpers.moe_models import MOE, trainer
+from tests.helpers.recipe_step import build_step
 
 RECIPE = Recipe(generations_per_prompt=4)
 LOSSES = (CISPO(1.2), DAPO(), GRPO(), GSPO(0.05, 0.05))

@@ -252,7 +252,7 @@ def test_a_fine_tuning_is_refused_where_its_checkpoints_have_no_room(
     ("arguments", "said"),
     [
         (["slurm", "quickstart", "--out", "/a"], "runs on cores (Cluster.device)"),
-        (["slurm", "recipes", "--out", "/a"], "is a family: launch one member"),
+        (["slurm", "recipes", "--out", "/a"], "is a family; name one of its members: recipes/"),
         (["slurm", "h100/scalerl_8b", "--out", "runs/a", *FOLDER], "--out runs/a is relative"),
         (["slurm", "h100/scalerl_8b", "--out", "/a"], "SFT.pretrained is 'models/llama_8b_sft', which every node has"),
         (["slurm", "h100/scalerl_8b", "--out", "/a", "--cpus", "0", *FOLDER], "--cpus 0"),

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moe.checkpoint.folder import MANIFEST, digest, finished_checkpoints, newest, read_manifest, read_state
+from moe.checkpoint.folder import MANIFEST, check, digest, finished_checkpoints, read_manifest, read_state
 from moe.checkpoint.trusted import METADATA, check_trusted, read_metadata
 from moe.errors import MoeError
 from moe.weights.convert import export_checkpoint
@@ -204,7 +204,7 @@ def test_any_manifest_is_read_or_refused_in_one_line(whole, data):
     (path / MANIFEST).write_text(json.dumps(stored))
     in_one_line(lambda: read_manifest(path))
     in_one_line(lambda: read_state(path))
-    in_one_line(lambda: newest(path.parent))
+    in_one_line(lambda: check(path))
     assert finished_checkpoints(path.parent) == [path]
 
 
@@ -213,4 +213,4 @@ def test_a_manifest_that_is_none_is_named(tmp_path, content):
     (tmp_path / "step_000001").mkdir()
     (tmp_path / "step_000001" / MANIFEST).write_bytes(content)
     with pytest.raises(MoeError, match="cannot be read"):
-        newest(tmp_path)
+        check(tmp_path / "step_000001")

@@ -13,8 +13,9 @@ from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.recipe.losses import CISPO, GRPO, check_sees
 from scalelab.recipe.recipe import Recipe
-from scalelab.recipe.step import StepLoss, build_step, summarise
+from scalelab.recipe.step import StepLoss, summarise
 from scalelab.recipe.types import Rollout
+from tests.helpers.recipe_step import build_step
 
 torch = pytest.importorskip("torch")
 

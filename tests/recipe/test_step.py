@@ -17,9 +17,10 @@ from scalelab.errors import LabError
 from scalelab.recipe.length_control import LengthPenalty
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
 from scalelab.recipe.recipe import Recipe
-from scalelab.recipe.step import StepLoss, build_step, drop_reason, pass_rate, plan_step, rewards, summarise
+from scalelab.recipe.step import StepLoss, drop_reason, pass_rate, plan_step, rewards, summarise
 from scalelab.recipe.types import Rollout
 from tests.helpers import recipe_reference as slow
+from tests.helpers.recipe_step import build_step
 
 VERSION = 7
 LOSSES = {

@@ -10,9 +10,10 @@ import pytest
 
 from scalelab.recipe import losses
 from scalelab.recipe.losses import CISPO
-from scalelab.recipe.step import StepLoss, build_step, summarise
+from scalelab.recipe.step import StepLoss, summarise
 from tests.helpers.moe_models import MOE, trainer
 from tests.helpers.recipe_ranks import LOSSES, RECIPE, make_groups, steps, with_logprobs
+from tests.helpers.recipe_step import build_step
 
 pytestmark = pytest.mark.slow
 DEADLINE = 200

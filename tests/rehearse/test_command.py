@@ -50,7 +50,7 @@ def test_a_miniature_is_rehearsed_for_the_cpu_where_temporary_files_alone_can_be
     [
         (["scalerl_8b", "--hardware", "abacus"], "no hardware 'abacus' in the table: there are a100"),
         (["scalerl_17bx16", "--hardware", "h100"], "does not fit"),
-        (["recipes"], "is a family: rehearse one member of it"),
+        (["recipes"], "is a family; name one of its members: recipes/"),
         (["scalerl_8b", "--hardware", "cpu"], "does not fit"),
         (["scalerl_8b", "--imbalance", "0"], "--imbalance 0.0 must be a positive number"),
         (["scalerl_8b", "--imbalance", "nan"], "--imbalance nan must be a positive number"),

@@ -1,6 +1,5 @@
 """The task protocol: built-in tasks follow it, and a class that does not is refused with what it lacks."""
 
-import json
 from dataclasses import dataclass
 
 import pyarrow
@@ -14,7 +13,7 @@ from tasks.errors import TaskError
 from tasks.math.miniature import MathMiniature
 from tasks.symbolic_gsm import SymbolicGSM
 from tasks.task import require_task
-from tasks.text import clean, writable
+from tasks.text import clean
 from tasks.types import Prompt, Verdict
 
 TASKS = (MathMiniature, CodeMiniature, SymbolicGSM, MathDataset, CodeDataset)
@@ -85,21 +84,6 @@ def test_cleaned_text_can_be_encoded_and_other_text_stays(text):
     cleaned.encode()
     if not any("\ud800" <= character <= "\udfff" for character in text):
         assert cleaned == text
-
-
-@pytest.mark.slow
-@given(
-    st.recursive(HOSTILE | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(HOSTILE, inner))
-)
-def test_every_value_can_be_written_down(value):
-    json.dumps(writable(value), ensure_ascii=False).encode()
-
-
-def test_depth_cannot_stop_a_writer():
-    value = []
-    for _ in range(100_000):
-        value = [value]
-    json.dumps(writable(value))
 
 
 @given(HOSTILE, HOSTILE)

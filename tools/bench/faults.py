@@ -35,7 +35,7 @@ from fault_tables.machine import FAULTS, around, loopback, shaken
 from fault_tables.preemption import ThreeNodes, preempt
 from sections import replace_section
 
-from moe.checkpoint.folder import newest, read_state
+from moe.checkpoint.folder import finished_checkpoints, read_state
 from moe.errors import MoeError
 
 BEGIN, END = "<!-- fault table: tools/bench/faults.py -->", "<!-- end of the fault table -->"
@@ -152,8 +152,9 @@ def named_rollouts(lab: FaultLab) -> Path | None:
     """File of rollouts that the newest checkpoint names; None if nothing waits in it."""
     root = lab.path / "checkpoints"
     with suppress(MoeError):  # the run has deleted it meanwhile
-        name = read_state(newest(root, contents=False))["rollouts"]
-        return root / name if name else None
+        for newest in finished_checkpoints(root)[-1:]:
+            name = read_state(newest)["rollouts"]
+            return root / name if name else None
     return None
 
 

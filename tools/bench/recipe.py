@@ -24,8 +24,9 @@ from moe.sequences import TrainingSequence
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.losses import LOSSES, Loss
 from scalelab.recipe.recipe import Recipe
-from scalelab.recipe.step import StepLoss, build_step
+from scalelab.recipe.step import StepLoss
 from scalelab.recipe.types import Rollout
+from tests.helpers.recipe_step import build_step
 
 VERSION = 100
 

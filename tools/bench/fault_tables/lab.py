@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 from smallest_run import SMALLEST
 
-from moe.checkpoint.folder import newest, read_state
+from moe.checkpoint.folder import finished_checkpoints, read_state
 from moe.errors import MoeError
 from scalelab.store.audit import audit
 from scalelab.store.lines import read_lines
@@ -211,7 +211,8 @@ def _newest_state(root: Path) -> dict[str, Any]:
     """State of the newest checkpoint; one that the run deletes meanwhile has a newer one behind it."""
     for _ in range(10):
         with suppress(MoeError):
-            return read_state(newest(root, contents=False))
+            for newest in finished_checkpoints(root)[-1:]:
+                return read_state(newest)
     raise SystemExit(f"no checkpoint in {root} can be read")
 
 
