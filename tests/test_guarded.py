@@ -101,8 +101,8 @@ def test_whatever_reads_a_run_opens_its_files_so_that_a_pipe_cannot_hold_it_up(t
     from scalelab.store.folder import RunFolder
     from scalelab.store.lease import Lease
     from scalelab.store.recovery import choose
-    from scalelab.store.rollouts import read_rollouts
     from scalelab.store.trunk import read_trunk
+    from scalelab.store.waiting_rollouts import read_rollouts
     from scalelab.view.pieces import FILE, read_pieces
     from tests.helpers.crash_world import live, settings
 

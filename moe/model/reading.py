@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from moe.errors import MoeError
 from moe.model.architectures import architecture, head_dim
-from moe.model.config import Model
 from moe.model.decoder import DecoderConfig, Llama3Rope, YarnRope
+from moe.model.families import Model
 from moe.model.rotation import rope_parameters
 from moe.regular import read_regular
 

@@ -18,7 +18,7 @@ from scalelab.cluster.graders import ClusterGraders
 from scalelab.cluster.heartbeats import Heartbeats, stragglers
 from scalelab.cluster.placement import refuse_missing, shared
 from scalelab.cluster.records import stored
-from scalelab.cluster.trainer import ClusterTrainer
+from scalelab.cluster.trainer_ranks import ClusterTrainer
 from scalelab.errors import LabError
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes

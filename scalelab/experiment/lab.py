@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from moe.checkpoint.folder import CheckpointPolicy
-from moe.model.config import (
+from moe.model.decoder import Llama3Rope, YarnRope
+from moe.model.families import (
     DeepseekV3,
     Glm4Moe,
     Llama,
@@ -16,7 +17,6 @@ from moe.model.config import (
     Qwen3Moe,
     SmolLM3,
 )
-from moe.model.decoder import Llama3Rope, YarnRope
 from moe.settings import Layout, OptimizerConfig, TrainerConfig
 from scalelab.experiment.registry import Registry
 from scalelab.experiment.retired import RETIRED

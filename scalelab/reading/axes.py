@@ -35,7 +35,7 @@ def config_axes(settings: Mapping[str, Any], tasks: Sequence[str] = ()) -> dict[
 def _model_axes(settings: Mapping[str, Any]) -> dict[str, float]:
     """Parameters of the model in all, and those that a token uses; nothing where its shape makes no sense."""
     from moe.errors import MoeError
-    from moe.model import config as models  # pydantic, which fits of tables do without
+    from moe.model import families as models  # pydantic, which fits of tables do without
     from moe.model.size import parameters
 
     name = str(settings.get("Run.model", "")).removeprefix("@").removesuffix("()").rpartition(".")[2]

@@ -27,7 +27,7 @@ from scalelab.cluster.engine_actor import EngineActor
 from scalelab.cluster.environment import ALLOCATOR, ProcessRole, environment
 from scalelab.cluster.graders import GraderActor
 from scalelab.cluster.placement import Reservation, shared
-from scalelab.cluster.trainer import TrainerRank
+from scalelab.cluster.trainer_ranks import TrainerRank
 from scalelab.errors import LabError
 from scalelab.hardware import packed
 from scalelab.launcher.scripts import CPUS_PER_DEVICE

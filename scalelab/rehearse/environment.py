@@ -10,8 +10,8 @@ from pathlib import Path
 
 from scalelab.cluster.environment import ProcessRole, environment
 from scalelab.hardware import Device
+from scalelab.rehearse.forks import MEMORY_GIB
 from scalelab.rehearse.processes import ROOT, Interpreter
-from scalelab.rehearse.worker import MEMORY_GIB
 
 FOLDER, SCRIPT = ".rehearse", "tools/rehearse/install.sh"
 LIBRARIES = ("cudart.so", "libcuda.so.1", "libnvidia-ml.so.1")

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
+from scalelab.rehearse.forks import RoleEnd, RoleTasks, ended, too_late
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
-from scalelab.rehearse.worker import RoleEnd, RoleTasks, ended, too_late
 
 ROOT = Path(__file__).parents[2]
 """Folder of the lab's packages."""
@@ -94,7 +94,7 @@ def _rehearse(tasks: RoleTasks, interpreter: Interpreter) -> Iterator[RoleEnd]:
     late = threading.Event()
     with tempfile.TemporaryFile() as said:
         worker = subprocess.Popen(
-            [interpreter.python, "-m", "scalelab.rehearse.worker"],
+            [interpreter.python, "-m", "scalelab.rehearse.forks"],
             env=_environment(interpreter),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -19,7 +19,7 @@ from scalelab.run.evaluation_sets import HELD_OUT
 from scalelab.run.ledger import Ledger
 from scalelab.run.ports import PromptT, RolloutsT
 from scalelab.schedule.schedule import Schedule, ScheduleState
-from scalelab.store.rollouts import read_rollouts, write_rollouts
+from scalelab.store.waiting_rollouts import read_rollouts, write_rollouts
 from tasks.sampler import MixtureSampler
 from tasks.types import Prompt
 

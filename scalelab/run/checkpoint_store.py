@@ -16,7 +16,7 @@ from scalelab.store.folder import RunFolder
 from scalelab.store.manifest import CONFIG_SHA256, config_sha256
 from scalelab.store.publication import LINE
 from scalelab.store.recovery import Return, choose
-from scalelab.store.rollouts import prune_rollouts
+from scalelab.store.waiting_rollouts import prune_rollouts
 
 State = dict[str, Any]
 BY_RULE = "by_rule"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from moe.errors import MoeError
 from moe.model.architectures import check_expert_bias
-from moe.model.config import Llama4Text, Model, routed_experts
+from moe.model.families import Llama4Text, Model, routed_experts
 from moe.settings import TrainerConfig
 from moe.train.layout import check_layout, ranks_per_copy
 from scalelab.recipe.losses import check_sees

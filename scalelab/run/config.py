@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from moe.checked import CHECKED
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.checkpoint.size import save_seconds
-from moe.model.config import Model
+from moe.model.families import Model
 from moe.sequences import REFERENCE
 from moe.settings import TrainerConfig, TrainerSetup
 from scalelab.recipe.losses import sees

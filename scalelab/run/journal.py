@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moe.model.config import routed_experts
+from moe.model.families import routed_experts
 from moe.model.size import parameters
 from scalelab.errors import LabError
 from scalelab.hardware import device

@@ -74,7 +74,7 @@ def _tuner(run: Run, work: Path, progress: Progress, ending: ExitStack) -> tuple
     from scalelab.cluster.actors import end_ray, start_ray
     from scalelab.cluster.faults import Faults
     from scalelab.cluster.gpu_nodes import check_gpu_nodes
-    from scalelab.cluster.trainer import ClusterTuner
+    from scalelab.cluster.trainer_ranks import ClusterTuner
     from scalelab.hardware import of_ray
     from scalelab.plan.check import check_fine_tuning
     from scalelab.session.signals import heed_signals

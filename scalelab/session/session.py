@@ -32,7 +32,7 @@ from scalelab.virtual.cluster import check_simulated
 from scalelab.watch.progress import Progress
 from scalelab.watch.trackers import Trackers, settings_of
 from tasks.errors import TaskError
-from tasks.limits import allow_files
+from tasks.open_files import allow_files
 
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved

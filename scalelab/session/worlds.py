@@ -43,7 +43,7 @@ def run_on_cluster(
     from scalelab.cluster.faults import Faults
     from scalelab.cluster.gpu_nodes import check_gpu_nodes
     from scalelab.cluster.placement import await_devices
-    from scalelab.cluster.trainer import ClusterTuner
+    from scalelab.cluster.trainer_ranks import ClusterTuner
     from scalelab.cluster.world import ClusterRun
     from scalelab.hardware import of_ray
     from scalelab.plan.check import check, check_evaluation, check_fine_tuning, with_hardware

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
 from moe.errors import MoeError
-from moe.model.config import Model
+from moe.model.families import Model
 from moe.model.reading import model_of, read_config
 from scalelab.errors import LabError
 from scalelab.run.settings import SFT

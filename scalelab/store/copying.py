@@ -33,7 +33,7 @@ from scalelab.store.manifest import (
     check_config,
     manifest_text,
 )
-from scalelab.store.rollouts import prune_rollouts
+from scalelab.store.waiting_rollouts import prune_rollouts
 
 _KEPT = CheckpointPolicy(keep_last=1)
 

@@ -17,12 +17,12 @@ from scalelab.kept import Kept, key_of, user_folder
 from scalelab.reading import Reading
 from scalelab.reading.branches import parents_first, trunk_points
 from scalelab.view.answer import answers, by_measured_rate, measured
+from scalelab.view.bindings import axes, differences
 from scalelab.view.discover import find_runs
 from scalelab.view.judge import Judge, as_recipe, has_pairs
 from scalelab.view.palette import codes
 from scalelab.view.points import curve_points
 from scalelab.view.run import ViewedRun
-from scalelab.view.settings import axes, differences
 
 MOST_DIFFERENCES = 80
 """Settings in which runs differ that the page lists."""

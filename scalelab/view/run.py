@@ -13,13 +13,13 @@ from scalelab.errors import LabError
 from scalelab.guarded import inside, read_text
 from scalelab.reading import Reading, read_with
 from scalelab.reading.run_folder import shown_manifest
+from scalelab.view.bindings import bindings
 from scalelab.view.discover import RunSource
 from scalelab.view.files import GrowingFile, number
 from scalelab.view.metrics import held_out_panels, metric_panels, staleness
 from scalelab.view.now import now
 from scalelab.view.points import curve_points
 from scalelab.view.rollouts import Rollouts
-from scalelab.view.settings import bindings
 from scalelab.view.timeline import timeline
 from scalelab.view.unusual import unusual
 

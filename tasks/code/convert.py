@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tasks.code.compare import THROUGH
 from tasks.code.parsing import parse_python
+from tasks.code.returned import THROUGH
 from tasks.sandbox.values import encode
 
 # What may stand on the other side of `==`: computed here, once, from literals only, and never large.

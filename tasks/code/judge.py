@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tasks.code.compare import EqualityRules, through
 from tasks.code.outputs import Checker
+from tasks.code.returned import EqualityRules, through
 from tasks.code.tests import AssertTests, CallCase, CallTests, StdinTests, Tests
 from tasks.errors import TaskError
 from tasks.sandbox.compiling import Compiled

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from tasks.code.compare import EqualityRules
+from tasks.code.returned import EqualityRules
 from tasks.errors import TaskError
 
 CHECKERS = ("lines", "words", "any_order")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.code.compare import THROUGH, EqualityRules
 from tasks.code.convert import convert_asserts
 from tasks.code.extract import LANGUAGES
 from tasks.code.outputs import Checker, parse_checker
 from tasks.code.parsing import parse_python
+from tasks.code.returned import THROUGH, EqualityRules
 from tasks.errors import TaskError
 from tasks.sandbox.values import decode
 
@@ -27,7 +27,7 @@ class CallCase:
         kwargs: keyword arguments, likewise.
         expected: the right result, likewise.
         through: what is applied to the result before comparing, outside the sandbox (a name in
-            `tasks.code.compare.THROUGH`).
+            `tasks.code.returned.THROUGH`).
         tolerance: of floats in this case, relative and absolute; None leaves it to the tests.
         within: absolute tolerance in this case, beside a relative one if there is a `tolerance`.
         others: further right results.
@@ -89,7 +89,7 @@ def parse_tests(gold: Any) -> Tests:
     `{"kind": "stdin", "cases": [{"stdin", "stdout"}], "checker"?, "language"?}` (see `tasks.code.outputs`) or
     `{"kind": "asserts", "code", "entry_point"?}`; all may have `prelude` (source that runs before the program), `setup`
     (source that runs after it), `tolerance` (of floats, relative and absolute) and `from_asserts` (compare as Python's
-    `==` does, see `tasks.code.compare`).
+    `==` does, see `tasks.code.returned`).
 
     Asserts that say no more than what calls return are read as calls.
 

@@ -22,7 +22,7 @@ from tasks.code.tests import AssertTests, CallTests, StdinTests, Tests, parse_te
 from tasks.data.formats import Item
 from tasks.data.loading import SetAside, cache_folder
 from tasks.errors import TaskError
-from tasks.math.compare import decide
+from tasks.math.equality import decide
 from tasks.math.read import MAX_ANSWER, read
 from tasks.sandbox.counting import assertions
 from tasks.sandbox.values import decode

@@ -13,7 +13,7 @@ from typing import Any
 
 import sympy
 
-from tasks.math.compare import same_answers
+from tasks.math.equality import same_answers
 from tasks.math.exact import ExactArithmetic, UndefinedError, infinite, rounds_to
 from tasks.math.nodes import Apply, Matrix, Meaning, Number, Symbol, UnreadableError
 from tasks.math.read import read

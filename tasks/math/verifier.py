@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tasks.bounded.pool import Answer, BoundedPool, Service
 from tasks.errors import TaskError
-from tasks.math.compare import decide
+from tasks.math.equality import decide
 from tasks.math.extract import extract_answer
 from tasks.math.read import MAX_ANSWER
 from tasks.thinking import answer_part

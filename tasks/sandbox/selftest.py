@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.errors import TaskError
-from tasks.limits import allow_files
+from tasks.open_files import allow_files
 from tasks.sandbox.job import Job, Limits
 from tasks.sandbox.tiers import TIERS, Tier
 from tasks.sandbox.worker import Worker, WorkerError

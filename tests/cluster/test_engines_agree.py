@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from moe.model.config import Model
+from moe.model.families import Model
 from moe.sequences import TrainingSequence
 from moe.settings import OptimizerConfig, TrainerSetup
 from moe.weights.segments import Segment

@@ -20,7 +20,7 @@ from scalelab.recipe.types import Rollout
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.settings import Cluster
 from scalelab.run.work import RolloutWork
-from scalelab.store.rollouts import read_rollouts, write_rollouts
+from scalelab.store.waiting_rollouts import read_rollouts, write_rollouts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

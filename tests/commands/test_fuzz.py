@@ -17,7 +17,7 @@ from moe.checkpoint.folder import MANIFEST, STATE, check, digest, finished_check
 from moe.durable import write_whole
 from moe.errors import MoeError
 from moe.model.architectures import architecture
-from moe.model.config import Llama, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe
+from moe.model.families import Llama, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe
 from moe.model.reading import read_config
 from scalelab.cli import main
 from scalelab.commands import grade

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from moe.model.config import Llama4Text
+from moe.model.families import Llama4Text
 from moe.model.size import parameters
 from scalelab.cli import main
 from scalelab.curves import analyse, curve

@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from moe.model.config import (
+from moe.model.decoder import Llama3Rope, YarnRope
+from moe.model.families import (
     DeepseekV3,
     Glm4Moe,
     Llama,
@@ -26,7 +27,6 @@ from moe.model.config import (
     SmolLM3,
     routed_experts,
 )
-from moe.model.decoder import Llama3Rope, YarnRope
 from moe.sequences import TrainingSequence
 from moe.settings import OptimizerConfig, TrainerSetup
 from moe.train.trainer import Trainer

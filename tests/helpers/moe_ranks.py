@@ -27,7 +27,7 @@ from megatron.core.distributed import DistributedDataParallelConfig
 
 from moe import optimizer
 from moe.errors import MoeError
-from moe.model.config import Model
+from moe.model.families import Model
 from moe.model.head import token_logprobs
 from moe.sequences import REFERENCE
 from moe.settings import Layout, OptimizerConfig

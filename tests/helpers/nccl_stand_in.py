@@ -17,9 +17,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from scalelab.cluster import trainer
+from scalelab.cluster import trainer_ranks
 from scalelab.cluster.engine_actor import EngineActor
-from scalelab.cluster.trainer import TrainerRank
+from scalelab.cluster.trainer_ranks import TrainerRank
 from scalelab.rollout.types import Request
 
 SOURCE = Path(__file__).with_name("nccl_sockets.c")
@@ -66,7 +66,7 @@ class StandInRank(TrainerRank):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        trainer.PARCEL = PARCEL
+        trainer_ranks.PARCEL = PARCEL
         if args[2] == 0:  # the one that sends
             stand_in()
             from scalelab.transfer import broadcast
@@ -182,7 +182,7 @@ def run_with(arguments: list[str], rank: type, engine: type) -> int:
             object.__setattr__(run.cluster, "publication", "nccl")
             super().__init__(run, *others)
 
-    trainer.TrainerRank, engines.EngineActor = rank, engine  # type: ignore[misc]
+    trainer_ranks.TrainerRank, engines.EngineActor = rank, engine  # type: ignore[misc]
     world.ClusterRun = SendingRun  # type: ignore[misc]
     return command_line(arguments)
 

@@ -25,7 +25,7 @@ from scalelab.session import session, supervise
 from scalelab.store import chain, folder, lease, lines, publication
 from scalelab.store.account import METRICS, Account
 from scalelab.store.retention import Retention
-from scalelab.store.rollouts import prune_rollouts
+from scalelab.store.waiting_rollouts import prune_rollouts
 from tests.helpers.simulated_parts import Engines
 from tests.helpers.simulated_run import quickly, run_seed
 

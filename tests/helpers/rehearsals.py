@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from moe.model.config import DeepseekV3, Glm4Moe, Llama, Llama4Text, Mixtral, Model, Qwen2, Qwen3, Qwen3Moe
+from moe.model.families import DeepseekV3, Glm4Moe, Llama, Llama4Text, Mixtral, Model, Qwen2, Qwen3, Qwen3Moe
 from moe.settings import Layout
 from scalelab.experiment import resolve
 from scalelab.run.config import Run

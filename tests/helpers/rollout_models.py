@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-from moe.model.config import DeepseekV3, Glm4Moe, Llama, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe
 from moe.model.decoder import YarnRope
+from moe.model.families import DeepseekV3, Glm4Moe, Llama, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe
 from moe.weights.links import links
 from moe.weights.segments import Segment
 from moe.weights.shards import Publisher

@@ -15,7 +15,7 @@ import torch
 
 from moe.settings import Layout, TrainerSetup
 from scalelab.cluster.actors import actor_class
-from scalelab.cluster.trainer import ClusterTrainer
+from scalelab.cluster.trainer_ranks import ClusterTrainer
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
 from scalelab.run.settings import Cluster

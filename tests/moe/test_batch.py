@@ -119,6 +119,6 @@ def test_a_sequence_and_its_extras_must_fit():
 
 
 def test_config_batch_and_results_load_without_torch():
-    modules = "moe.model.architectures, moe.sequences, moe.settings, moe.errors, moe.model.config, moe.train.result"
+    modules = "moe.model.architectures, moe.sequences, moe.settings, moe.errors, moe.model.families, moe.train.result"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moe.errors import MoeError
-from moe.model.config import Llama, Llama4Text
+from moe.model.families import Llama, Llama4Text
 from moe.settings import Layout
 from moe.train.layout import check_layout, nearest_layout
 from scalelab.errors import LabError

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from moe.model.config import Llama4Text, Mixtral, Model, Qwen3Moe
+from moe.model.families import Llama4Text, Mixtral, Model, Qwen3Moe
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import Link, links, shapes
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from moe.errors import MoeError
 from moe.model.choice import check_replay
-from moe.model.config import Model
+from moe.model.families import Model
 from moe.sequences import TrainingSequence
 from moe.settings import Layout, TrainerSetup
 from tests.helpers.moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, weights

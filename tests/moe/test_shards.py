@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from moe.model.config import Llama
+from moe.model.families import Llama
 from moe.weights.links import links
 from moe.weights.segments import Segment, SupersededError, UnavailableError
 from moe.weights.shards import Publisher, Snapshot

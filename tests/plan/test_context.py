@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from moe.model.config import Llama, Llama4Text
+from moe.model.families import Llama, Llama4Text
 from moe.model.packing import Share, segments
 from scalelab.plan.speed import slowest_stretch
 

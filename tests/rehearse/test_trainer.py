@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from moe.model.config import routed_experts
+from moe.model.families import routed_experts
 from moe.settings import RECOMPUTE, Layout
 from moe.weights.links import shapes
 from scalelab.experiment import resolve

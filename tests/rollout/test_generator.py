@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from moe.model.config import Llama, Llama4Text
+from moe.model.families import Llama, Llama4Text
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.engine import Engine

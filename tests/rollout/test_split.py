@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from moe.model.config import Llama, Mixtral, Qwen3Moe
+from moe.model.families import Llama, Mixtral, Qwen3Moe
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.rollout.limits import attention_problem

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from moe.model.config import Llama, Llama4Text
+from moe.model.families import Llama, Llama4Text
 from moe.weights.segments import SupersededError, UnavailableError
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorSetup

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from moe.model.config import Qwen3
+from moe.model.families import Qwen3
 from moe.sequences import Sequence
 from moe.weights.hf_folder import save_folder
 from moe.weights.links import shapes

@@ -21,7 +21,7 @@ from scalelab.cli import main
 from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.store.lines import read_lines
-from scalelab.store.rollouts import read_rollouts
+from scalelab.store.waiting_rollouts import read_rollouts
 
 SETTINGS = {
     **SMALLEST,

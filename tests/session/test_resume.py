@@ -25,7 +25,7 @@ from scalelab.store.lease import Lease
 from scalelab.store.lines import read_lines
 from scalelab.store.manifest import read_run_manifest
 from scalelab.store.places import latest_folder
-from scalelab.store.rollouts import read_rollouts, write_rollouts
+from scalelab.store.waiting_rollouts import read_rollouts, write_rollouts
 from scalelab.waiting import LostError
 from scalelab.watch.progress import Progress
 from scalelab.watch.tensorboard_writer import TensorBoardWriter

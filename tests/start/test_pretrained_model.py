@@ -11,8 +11,8 @@ import pytest
 
 from moe.errors import MoeError
 from moe.model.architectures import architecture
-from moe.model.config import Model
 from moe.model.decoder import YarnRope
+from moe.model.families import Model
 from moe.model.reading import model_of
 from scalelab.cli import main
 from scalelab.errors import LabError

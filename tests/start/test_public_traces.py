@@ -383,7 +383,7 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line_before_an_actor_starts(
 ) -> None:
     import ray
 
-    from scalelab.cluster import actors, gpu_nodes, placement, surroundings, trainer
+    from scalelab.cluster import actors, gpu_nodes, placement, surroundings, trainer_ranks
     from scalelab.session import worlds
     from scalelab.start import base_model as models
 
@@ -392,7 +392,7 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line_before_an_actor_starts(
     monkeypatch.setattr(placement, "JOIN_SECONDS", 0.0)  # no other node will join
     monkeypatch.setattr(gpu_nodes, "check_gpu_nodes", lambda packages, seconds, say: None)
     monkeypatch.setattr(models, "base_model", lambda run, progress, tuner, **settings: tuner(run))
-    monkeypatch.setattr(trainer, "ClusterTuner", lambda run: pytest.fail("a trainer starts"))
+    monkeypatch.setattr(trainer_ranks, "ClusterTuner", lambda run: pytest.fail("a trainer starts"))
     for room, names in (
         (surroundings, ("check_surroundings", "settle")),
         (actors, ("start_ray", "end_ray")),

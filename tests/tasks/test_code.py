@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutants import mutants
 
-from tasks.code.compare import THROUGH, EqualityRules, through
 from tasks.code.convert import convert_asserts
 from tasks.code.extract import extract_code
 from tasks.code.formats import (
@@ -30,6 +29,7 @@ from tasks.code.formats import (
     mbpp_tests,
 )
 from tasks.code.outputs import parse_checker
+from tasks.code.returned import THROUGH, EqualityRules, through
 from tasks.code.tests import CallTests, StdinTests, parse_tests
 from tasks.code.verifier import CodeVerifier
 from tasks.errors import TaskError

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.code.compare import EqualityRules
 from tasks.code.extract import extract_code
 from tasks.code.outputs import parse_checker
+from tasks.code.returned import EqualityRules
 from tasks.code.verifier import CodeVerifier
 from tasks.sandbox.job import Limits
 from tasks.types import Prompt

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tasks.bounded import pool
 from tasks.bounded.pool import BoundedPool, Service
 from tasks.errors import TaskError
-from tasks.math.compare import decide
+from tasks.math.equality import decide
 from tasks.math.extract import extract_answer
 from tasks.math.read import MAX_ANSWER, read
 from tasks.math.verifier import MathVerifier

@@ -7,7 +7,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tasks.math.algebra import SymbolicArithmetic
-from tasks.math.compare import decide, same_answers
+from tasks.math.equality import decide, same_answers
 from tasks.math.extract import extract_answer
 from tasks.math.read import MAX_ANSWER, read
 from tasks.math.units import measure

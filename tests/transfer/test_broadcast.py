@@ -14,9 +14,9 @@ import pytest
 import ray
 import torch
 
-from moe.model.config import Model
+from moe.model.families import Model
 from moe.settings import Layout
-from scalelab.cluster import trainer as room
+from scalelab.cluster import trainer_ranks as room
 from scalelab.cluster.actors import end_ray, start_ray
 from scalelab.rollout.types import Request
 from scalelab.transfer.listener import Listener

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from moe.model.config import Llama
+from moe.model.families import Llama
 from moe.settings import TrainerSetup
 from scalelab.cluster import gpu_nodes
 from scalelab.cluster.actors import join_cluster, this_node
 from scalelab.cluster.gpu_nodes import check_gpu_nodes
-from scalelab.cluster.trainer import TrainerRank
+from scalelab.cluster.trainer_ranks import TrainerRank
 from scalelab.errors import LabError
 from scalelab.run.settings import Cluster
 from tests.helpers.object_store import created

@@ -18,10 +18,10 @@ from scalelab.curves import curve
 from scalelab.curves.stability import stability
 from scalelab.errors import LabError
 from scalelab.reading import Reading
+from scalelab.view.bindings import bindings, differences
 from scalelab.view.discover import find_runs
 from scalelab.view.metrics import MOST_POINTS, flatten, metric_panels, thin
 from scalelab.view.run import SILENT_AFTER, ViewedRun
-from scalelab.view.settings import bindings, differences
 from scalelab.view.timeline import timeline
 from scalelab.view.unusual import falls, foretold, unusual
 from tests.helpers.view_runs import made_run, metrics_line, write_lines

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from moe.model.config import Llama, Llama4Text, Model
+from moe.model.families import Llama, Llama4Text, Model
 from moe.sequences import TrainingSequence
 from moe.settings import OptimizerConfig, Recompute, TrainerSetup
 from moe.train.trainer import Trainer

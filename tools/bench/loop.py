@@ -25,7 +25,7 @@ from typing import Any, Literal
 import torch
 from watched import WatchedRun, watched
 
-from moe.model.config import Llama
+from moe.model.families import Llama
 from moe.model.size import parameters
 from scalelab.experiment import resolve
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer

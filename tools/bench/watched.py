@@ -15,7 +15,7 @@ import ray
 
 from scalelab.cluster.actors import start_ray
 from scalelab.cluster.faults import Faults
-from scalelab.cluster.trainer import ClusterTuner
+from scalelab.cluster.trainer_ranks import ClusterTuner
 from scalelab.cluster.world import ClusterRun
 from scalelab.rollout.tokenizer import load_tokenizer
 from scalelab.run.config import Run

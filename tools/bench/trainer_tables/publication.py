@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from moe.model.config import Llama, Llama4Text, Model
+from moe.model.families import Llama, Llama4Text, Model
 from moe.settings import Layout, OptimizerConfig, TrainerSetup
 from moe.train.trainer import Trainer
 from moe.weights.memory_file import MEMORY

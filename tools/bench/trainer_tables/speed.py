@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import transformers
 
-from moe.model.config import Llama, Llama4Text, Model, Qwen3Moe
+from moe.model.families import Llama, Llama4Text, Model, Qwen3Moe
 from moe.sequences import TrainingSequence
 from moe.settings import OptimizerConfig, TrainerSetup
 from moe.train.trainer import Trainer

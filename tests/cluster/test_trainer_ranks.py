@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scalelab.cluster import faults as faults_room
-from scalelab.cluster import trainer as room
+from scalelab.cluster import trainer_ranks as room
 from scalelab.cluster.faults import PAUSES, Faults
-from scalelab.cluster.trainer import ClusterTrainer
+from scalelab.cluster.trainer_ranks import ClusterTrainer
 from scalelab.errors import LabError
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.settings import Cluster

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-SOURCE = "import resource; from tasks.limits import allow_files; allow_files(); print(resource.getrlimit(7)[0])"
+SOURCE = "import resource; from tasks.open_files import allow_files; allow_files(); print(resource.getrlimit(7)[0])"
 
 
 @pytest.mark.parametrize(("limits", "left"), [((40, 1000), "1000"), ((40, 20_000), "4096"), ((5000, 6000), "5000")])
