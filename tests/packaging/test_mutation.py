@@ -25,3 +25,7 @@ def test_a_mistake_is_noticed_by_tests_that_fail_and_not_by_tests_that_do_not_en
 def test_the_report_counts_each_kind_by_itself() -> None:
     found = mutation.report(["failed", "timed out", "passed", "failed"])
     assert found == "2 noticed, 1 not noticed, 1 timed out"
+
+
+def test_tests_of_a_subcommand_are_those_that_call_it() -> None:
+    assert "tests/rehearse/test_command.py" in mutation.tests_of("scalelab/commands/rehearse.py")

@@ -3,10 +3,10 @@
     python tools/bench/mutation.py [ROOM...] --count 100 --seed 1 [--seconds 120] [--jobs 2]
 
 Draws files by their number of lines, changes one place of each in a copy of the tree, and runs the test files that
-import the changed module, without those that are marked slow; a module that no test names has the tests of its room.
-Before that all of them have to pass without a change. What is not noticed is printed as a difference, to be read: some
-changes mean nothing. Tests that do not end are counted by themselves: an endless loop, or a busy machine.
-`make nightly` calls it.
+import the changed module or call its subcommand, without those that are marked slow; a module that no test names has
+the tests of its room. Before that all of them have to pass without a change. What is not noticed is printed as a
+difference, to be read: some changes mean nothing. Tests that do not end are counted by themselves: an endless loop, or
+a busy machine. `make nightly` calls it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ class Mistake:
 
 
 def tests_of(file: str) -> tuple[str, ...]:
-    """Test files that import a module; those of its room if there are none."""
+    """Test files that import a module, or call it as a subcommand; those of its room if there are none."""
     module = file.removesuffix(".py").replace("/", ".")
     package, _, name = module.rpartition(".")
-    imported = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
-    found = [one for one in sorted((ROOT / "tests").rglob("test_*.py")) if imported.search(one.read_text())]
+    called = rf"|\[\"{name}\"" if package == "scalelab.commands" else ""
+    named = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b{called}")
+    found = [one for one in sorted((ROOT / "tests").rglob("test_*.py")) if named.search(one.read_text())]
     room = ROOT / "tests" / file.split("/")[1]
     return tuple(str(one.relative_to(ROOT)) for one in found or [room if room.is_dir() else ROOT / "tests/curves"])
 
