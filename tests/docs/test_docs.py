@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from scalelab.cli import COMMANDS
+from tests.helpers.rooms import words_of_docs
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/tutorials/*.md"), *ROOT.glob("docs/howto/*.md")])
@@ -96,6 +97,5 @@ def test_tutorials_that_are_not_true_are_found(tmp_path: Path) -> None:
 
 
 def test_the_docs_are_no_longer_than_a_reader_bears() -> None:
-    made_by_a_tool = re.compile(r"<!-- (?:made by|measured: (?:programs|answers)) .*?<!-- end", re.DOTALL)
-    words = sum(len(made_by_a_tool.sub("", page.read_text()).split()) for page in ROOT.glob("docs/**/*.md"))
+    words = words_of_docs(ROOT)
     assert words <= 30_000, f"{words} words: cut as many as you add"
