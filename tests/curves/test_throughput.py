@@ -91,3 +91,10 @@ def test_throughput_is_the_work_over_the_hours(steps: list[int], hours: float) -
     assert found.tokens == pytest.approx(100 / hours)
     assert np.isnan(found.completions)
     assert slow_stretch(item) == ""
+
+
+def test_the_slowest_stretch_of_two_alike_is_that_of_the_first_seed() -> None:
+    hours = np.array([0.0, 1.0, 2.0, 10.0, 11.0])
+    item = curve([*hours, *(8 + hours)], [0.5] * 10, seed=[0] * 5 + [1] * 5, unit="core-hours")
+    item.other_N["step"] = np.searchsorted(hours, item.compute_N - 8 * item.seed_N).astype(float)  # type: ignore[index]
+    assert slow_stretch(item).startswith("from 2 to 10 core-hours a step took 8 times what it usually does")

@@ -34,10 +34,14 @@ def test_a_copy_is_a_whole_run_with_the_newest_checkpoint(run: Path, tmp_path: P
 def test_a_newer_checkpoint_takes_the_place_of_the_copy_before(run: Path, tmp_path: Path) -> None:
     newest = run / "checkpoints" / "step_000006"
     newest.rename(run / "later")
+    tokenizer = run / "checkpoints" / "tokenizer" / "tokenizer.json"
+    tokenizer.parent.mkdir()
+    tokenizer.write_text("{}")
     copy_newest(run, tmp_path / "disk")
     (run / "later").rename(newest)
     copy_newest(run, tmp_path / "disk")
     root = tmp_path / "disk" / "run" / "checkpoints"
+    assert (root / "tokenizer" / "tokenizer.json").read_text() == "{}"
     assert [path.name for path in finished_checkpoints(root)] == ["step_000006"]
     assert len(list(root.glob("rollouts_*.npz"))) == 1
 
