@@ -67,6 +67,16 @@ def test_one_completion_is_whole_with_its_tokens(folder: Path) -> None:
             rollouts.row(id)
 
 
+def test_a_completion_with_too_many_tokens_is_shown_without_them_and_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "MOST_VALUES", len(rollout_rows(80)))
+    row = Rollouts(folder).row("step_000080.3")
+    assert "so it is not read" in row["remark"]
+    assert row["completion"] == rollout_rows(80)[3]["completion"]
+    assert "logprobs" not in row
+
+
 def test_a_prompt_is_followed_through_the_run(folder: Path) -> None:
     found = Rollouts(folder).prompt("math", "math/2")
     assert [entry["step"] for entry in found] == list(STEPS)
