@@ -164,6 +164,15 @@ def test_seeds_are_pooled_and_not_ranked_against_each_other(tmp_path: Path) -> N
     assert len(lab.points()) == 4
 
 
+@pytest.mark.slow
+def test_a_task_of_one_run_alone_is_not_ranked(tmp_path: Path) -> None:
+    for name, tasks in (("both", ("math", "code")), ("one", ("math",))):
+        made_run(tmp_path / name, tasks=tasks, loss=name, rollouts=False)
+    lab = Lab([tmp_path], kept=Kept(None))
+    lab.update()
+    assert [one["task"] for one in lab.overview()["comparisons"]] == ["math"]
+
+
 def test_other_units_are_left_out_with_a_reason(runs: Path, tmp_path: Path) -> None:
     other = made_run(tmp_path / "other", loss="other", rollouts=False)
     lines = (other / "evals.jsonl").read_text().replace("GPU-hours", "core-hours")
