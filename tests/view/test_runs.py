@@ -18,7 +18,7 @@ from scalelab.curves import curve
 from scalelab.curves.stability import stability
 from scalelab.errors import LabError
 from scalelab.reading import Reading
-from scalelab.view.bindings import bindings, differences
+from scalelab.view.bindings import GENERATIONS, PROMPTS, TOKENS, axes, bindings, differences
 from scalelab.view.discover import find_runs
 from scalelab.view.metrics import MOST_POINTS, flatten, metric_panels, thin
 from scalelab.view.run import SILENT_AFTER, ViewedRun
@@ -153,6 +153,13 @@ def test_noise_alone_is_seldom_called_a_fall() -> None:
     runs = 300
     seen = sum(bool(falls(flat_points((0.8 + 0.015 * rng.standard_normal(40)).tolist(), 0.015))) for _ in range(runs))
     assert seen <= 6
+
+
+def test_an_axis_has_fits_at_two_places_of_it() -> None:
+    settings = {name: {PROMPTS: "8", GENERATIONS: "4", TOKENS: tokens} for name, tokens in (("a", "64"), ("b", "128"))}
+    fits = [{"run": run, "task": "math", "parameters": {"A": 0.5}, "intervals": {"A": [0.4, 0.6]}} for run in "ab"]
+    assert [axis["name"] for axis in axes(settings, fits)] == ["tokens per completion"]
+    assert axes(settings, fits[:1]) == [], "the other run carries no fit"
 
 
 def test_alarms_are_told_once_with_their_count(tmp_path: Path) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections.abc import Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from starlette.testclient import TestClient
 
+from scalelab.curves import Options, curve
 from scalelab.errors import LabError
 from scalelab.kept import Kept
 from scalelab.reading import Reading
@@ -143,6 +149,38 @@ def test_a_process_that_is_killed_before_it_answers_is_begun_anew_every_time(tmp
         assert fitting.ask("fit", lab.curves)["n_points"]
     finally:
         fitting.close()
+
+
+def with_end(fitting: FittingProcess, answers: Sequence[object] = (), *, gone: bool) -> Connection:
+    """Put a process that gives these answers in the place of the real one; the other end of its pipe."""
+    ours, theirs = Pipe()
+    for answer in answers:
+        theirs.send(answer)
+    fitting._connection = ours
+    fitting._process = SimpleNamespace(exitcode=1 if gone else None, join=lambda seconds: None, kill=lambda: None)
+    if gone:
+        theirs.close()
+    return theirs
+
+
+def test_a_process_that_has_answered_is_begun_anew_whatever_ends_it() -> None:
+    item, fitting = curve([0.0, 1.0], [0.1, 0.2]), FittingProcess(Options())
+    theirs = with_end(fitting, [({"n_points": 2}, None)], gone=False)
+    assert fitting.ask("fit", [item]) == {"n_points": 2}
+    theirs.close()
+    for _ in range(4):
+        with_end(fitting, gone=True)
+        with pytest.raises(LabError, match="ended with code 1"):
+            fitting.ask("fit", [item])
+
+
+def test_who_asks_sees_at_once_that_the_process_is_closed() -> None:
+    fitting = FittingProcess(Options())
+    theirs = with_end(fitting, gone=False)
+    threading.Timer(0.3, fitting.close).start()
+    with pytest.raises(LabError, match="no answer"):
+        fitting.ask("fit", [curve([0.0, 1.0], [0.1, 0.2])])
+    theirs.close()
 
 
 UNGUARDED = """
