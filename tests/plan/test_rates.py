@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -53,6 +54,14 @@ def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
     step = found.step_seconds + found.sequence_seconds * plan.decoding.sequences
     assert step == pytest.approx(plan.decoding.seconds, rel=0.02)
     assert plan.decoding.sequences <= at_once + 1
+
+
+def test_a_task_that_counts_no_workers_has_one():
+    own = SimpleNamespace(name="math", seconds_per_reward=2.0)
+    alone = SimpleNamespace(tasks=(own,), task_weights=None)
+    assert verify_seconds(alone, 4) == 2.0 / 4
+    own.workers = 5
+    assert verify_seconds(alone, 4) == pytest.approx(2.0 / 5 / 4)
 
 
 def test_devices_that_are_shared_have_no_rates():
