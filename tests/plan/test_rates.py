@@ -58,10 +58,10 @@ def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
 
 def test_a_task_that_counts_no_workers_has_one():
     own = SimpleNamespace(name="math", seconds_per_reward=2.0)
-    alone = SimpleNamespace(tasks=(own,), task_weights=None)
-    assert verify_seconds(alone, 4) == 2.0 / 4
+    run = SimpleNamespace(tasks=(own,), task_weights=None)
+    assert verify_seconds(run, 4) == 2.0 / 4
     own.workers = 5
-    assert verify_seconds(alone, 4) == pytest.approx(2.0 / 5 / 4)
+    assert verify_seconds(run, 4) == pytest.approx(2.0 / 5 / 4)
 
 
 def test_devices_that_are_shared_have_no_rates():
