@@ -15,9 +15,6 @@ from tasks.types import Prompt
 if TYPE_CHECKING:
     from tasks.task import Verifier
 
-VERDICTS_KEPT = 20_000
-"""Answers of which verdicts are remembered: a few evaluations' worth."""
-
 # Hidden inputs of every function: both signs, zero, and more than any constant of an operation.
 HIDDEN_INPUTS = (-17, -6, -3, -1, 0, 1, 2, 4, 9, 23)
 
@@ -117,10 +114,10 @@ class CodeMiniature(Miniature):
         return [(name, rng.randint(2, 9) if OPERATIONS[name].takes_number else 0) for name in names]
 
     def verifier(self) -> Verifier:
-        """Run the function on the hidden inputs in the sandbox."""
+        """Have the function compute the hidden inputs, in the sandbox if it must run for it."""
         from tasks.code.verifier import CodeVerifier
 
-        return CodeVerifier(kept_verdicts=VERDICTS_KEPT)
+        return CodeVerifier()
 
 
 def run(steps: Sequence[AppliedOperation], x: int) -> int:

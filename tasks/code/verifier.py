@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import threading
 import time
@@ -10,11 +9,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 from tasks.code.extract import extract_code
 from tasks.code.judge import Judgement, RunJob, judge
+from tasks.code.straight import computed
 from tasks.code.tests import AssertTests, StdinTests, Tests, parse_tests
 from tasks.errors import TaskError
 from tasks.sandbox.job import CROWDED, Job, Limits, Result
@@ -58,7 +57,6 @@ class CodeVerifier:
         total_seconds: float = 60.0,
         group_seconds: float = 600.0,
         partial_credit: bool = False,
-        kept_verdicts: int = 0,
     ) -> None:
         """Prepare; nothing is started yet.
 
@@ -73,8 +71,6 @@ class CodeVerifier:
             group_seconds: time of all completions of one prompt together; what comes after that is an `error`, so that
                 a group of endless loops cannot hold the verifier for its number times the limit.
             partial_credit: try every case, and give the share that passes as the reward; asserts have no cases.
-            kept_verdicts: answers of which the verdict is remembered, if it is `passed` or `failed`: evaluations ask
-                for the same programs again and again.
 
         Raises:
             TaskError: no workers, or no time.
@@ -89,7 +85,6 @@ class CodeVerifier:
         self._workers, self._limits, self._survey = workers, limits or Limits(), survey
         self._packages, self._whole_if_unclosed = packages, whole_if_unclosed
         self._questions: dict[AssertTests, list[Any]] = {}
-        self._kept_verdicts, self._known = kept_verdicts, dict[bytes, Verdict]()
         self._pool: Pool | None = None
         self._lock = threading.Lock()
 
@@ -106,8 +101,7 @@ class CodeVerifier:
         """One verdict per (prompt, completion), in order.
 
         Completions of one prompt with the same answer are graded once: a policy that has learnt a problem writes one
-        program again and again. The first has the seconds that it took, the others and those that are remembered from
-        earlier calls have none.
+        program again and again. The first has the seconds that it took, the others have none.
 
         Raises:
             TaskError: no sandbox holds on this machine, or the verifier is closed.
@@ -138,26 +132,6 @@ class CodeVerifier:
 
     def _grade(self, prompt: Prompt, completion: str, read: dict[int, Tests], run: Runner) -> Verdict:
         """Grade one completion; `read` keeps the tests of each prompt of the call."""
-        key = self._key(prompt, completion)
-        if key is not None and (known := self._known.get(key)) is not None:
-            return known
-        graded = self._graded(prompt, completion, read, run)
-        if key is not None and graded.outcome in ("passed", "failed"):
-            with self._lock:
-                self._known[key] = replace(graded, seconds=0.0)
-                if len(self._known) > self._kept_verdicts:
-                    del self._known[next(iter(self._known))]
-        return graded
-
-    def _key(self, prompt: Prompt, completion: str) -> bytes | None:
-        """Digest of tests and answer, on which a verdict depends; None if none is remembered."""
-        answer = answer_part(completion, whole_if_unclosed=self._whole_if_unclosed) if self._kept_verdicts else None
-        if answer is None:
-            return None
-        asked = blake2b(pickle.dumps(prompt.gold), digest_size=16).digest()
-        return blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=16, key=asked).digest()
-
-    def _graded(self, prompt: Prompt, completion: str, read: dict[int, Tests], run: Runner) -> Verdict:
         start, budget = time.monotonic(), _Budget(self._total_seconds, self._left_of_group(prompt.id))
         try:
             if id(prompt) not in read:
@@ -217,7 +191,7 @@ class _Budget:
             if left <= 0 or time.monotonic() > self._deadline:
                 raise _OutOfTimeError
             limits = limits or own
-            result = run(job, replace(limits, seconds=min(limits.seconds, left)))
+            result = computed(job) or run(job, replace(limits, seconds=min(limits.seconds, left)))
             self.spent += result.seconds
             return result
 

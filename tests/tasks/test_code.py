@@ -7,7 +7,6 @@ import os
 import random
 import threading
 from collections import deque
-from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -205,26 +204,6 @@ def test_a_group_of_endless_loops_ends_with_the_time_of_its_prompt(verifier):
         assert bounded.verify([(other, right[1])])[0].outcome == "passed"
     finally:
         bounded.close()
-
-
-def test_only_a_verdict_on_the_same_program_and_tests_is_remembered(verifier):
-    right, wrong, endless = "def f(x): return x + 1", "def f(x): return x", "while True: pass"
-    doubled = calls(([1], 2), ([2], 4), ([-1], -2))
-    keeping = CodeVerifier(1, Limits(seconds=0.3, memory_mb=512), verifier.sandbox, kept_verdicts=2)
-    try:
-        first = [grade(keeping, INCREMENT, code) for code in (right, wrong)]
-        again = [grade(keeping, INCREMENT, code) for code in (right, wrong)]
-        assert [replace(one, seconds=0.0) for one in first] == again
-        assert [one.outcome for one in again] == ["passed", "failed"]
-        assert all(one.seconds > 0 for one in first)
-        other = grade(keeping, doubled, right)
-        assert other.outcome == "failed"
-        assert other.seconds > 0
-        assert grade(keeping, INCREMENT, wrong).seconds == 0
-        assert grade(keeping, INCREMENT, right).seconds > 0, "the oldest made room"
-        assert all(grade(keeping, INCREMENT, endless).seconds > 0.1 for _ in range(2)), "time may do next time"
-    finally:
-        keeping.close()
 
 
 def test_one_program_written_again_and_again_is_run_once(verifier):
