@@ -242,6 +242,7 @@ def _prepare(args: argparse.Namespace, run: Run) -> None:
 
 
 def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
+    _prepare(args, experiment.run)  # before imports that a process which is started anew would make again
     from scalelab.session.live_page import live_page
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.session import execute
@@ -249,7 +250,6 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     from scalelab.store.places import free_folder
     from scalelab.watch.progress import Progress
 
-    _prepare(args, experiment.run)
     heed_signals()
     out = args.out or free_folder(experiment.name)
     with python_stderr_apart(), Progress() as progress, live_page(out, progress.say, sys.stderr.isatty()):
