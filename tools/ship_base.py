@@ -3,7 +3,8 @@
     scalelab sft quickstart --out models/quickstart
     python tools/ship_base.py quickstart models/quickstart
 
-and the same with `study/scalerl` and `models/study`, for the study.
+and the same with `study/scalerl` and `models/study`, for the study; for the second study with `study_two/scalerl` and
+`--also` its members `false_…`, whose verdicts err in RL alone.
 
 Do this again when a change of their model, tasks or fine-tuning gives its base model another key;
 `tests/start/test_shipped_base.py` fails then.
@@ -27,6 +28,7 @@ from scalelab.start.base_model import KEY, SHIPPED, base_tokenizer, cache_key
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", help="a name, whose base model it is; a family's members share theirs")
+    parser.add_argument("--also", nargs="*", default=[], help="members of another key and these weights")
     parser.add_argument("model", type=Path, help="Hugging Face folder that `scalelab sft EXPERIMENT` wrote")
     args = parser.parse_args()
     run = resolve(args.experiment).run
@@ -36,7 +38,8 @@ def main() -> None:
     save_folder(folder, read_config(args.model), weights.items(), shapes)
     copy_tokenizer(args.model, folder)
     shutil.copyfile(args.model / "generation_config.json", folder / "generation_config.json")
-    (folder / KEY).write_text(cache_key(run, base_tokenizer(run)) + "\n")
+    runs = [run, *(resolve(name).run for name in args.also)]
+    (folder / KEY).write_text("".join(f"{cache_key(one, base_tokenizer(one))}\n" for one in runs))
     print(f"{folder}: {sum(file.stat().st_size for file in folder.iterdir()) / 1e6:.1f} MB")
 
 

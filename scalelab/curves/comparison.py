@@ -222,12 +222,22 @@ class Comparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks, and which words hold together."""
+        """Remarks, base models that differ, and which words hold together."""
+        several = len({base for entry in self.entries for base in entry.analysis.fit.curve.bases}) > 1
+        said = (*self.remarks, *[f"not all of these runs start from one base model: {self._by_base()}"] * several)
         lines, tasks = self.together
         if lines < 2:
-            return self.remarks
+            return said
         of = f"the words of all {lines} lines{f' of {tasks} tasks' * (tasks > 1)} hold together"
-        return (*self.remarks, f"{of}: the probability that any is false is to be {percent(self.error)} at most")
+        return (*said, f"{of}: the probability that any is false is to be {percent(self.error)} at most")
+
+    def _by_base(self) -> str:
+        """Runs by the beginning of the digests of their base models."""
+        runs: dict[str, list[str]] = {}
+        for entry in self.entries:
+            for base in entry.analysis.fit.curve.bases:
+                runs.setdefault(base[:8], []).append(entry.run)
+        return "; ".join(f"{', '.join(names)} from {base}" for base, names in runs.items())
 
     @property
     def reference(self) -> ComparedRun:

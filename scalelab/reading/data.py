@@ -45,6 +45,7 @@ class Curve:
         recipe: what runs that differ in their seed alone have in common; empty where no source says it.
         clock: `virtual` for compute in hours of a simulated cluster, `wall` for measured hours; empty where unknown.
         places: numbers that hold for the whole run, by name: where it stands on scaling axes.
+        bases: digests of the base models that its seeds started from; empty where unknown.
         fork: step at which a branch went on from another run, which earlier evaluations are of; None for other runs.
         measure: name of `pass_rate_N` in the field's words, such as "pass rate", "mean reward" or "pass@4".
         other_N: other numbers of each point, by name, such as steps, tokens and hours by role; NaN where unknown.
@@ -65,6 +66,7 @@ class Curve:
     recipe: str = ""
     clock: str = ""
     places: Mapping[str, float] = field(default_factory=dict)
+    bases: tuple[str, ...] = ()
     fork: float | None = None
     measure: str = "pass rate"
     other_N: Mapping[str, Array] = field(default_factory=dict)

@@ -6,6 +6,7 @@ Axes: `_R` rows of the log, `_N` points of one curve.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -183,6 +184,7 @@ class CurveReader:
                 recipe=str(table.facts.get("recipe", "")),
                 clock=_clock(table.facts),
                 places={**table.facts.get("places", {}), **self._constants(part, rows_R)},
+                bases=_bases(table.facts),
                 fork=_fork(table.facts),
                 measure=self._measure(rows_R),
                 other_N=self._beside(rows_R),
@@ -374,6 +376,12 @@ def _averaged(item: Curve) -> Curve:
         notes=(*item.notes, f"averaged: {len(item) - len(count_M)} evaluations at the same compute as another"),
     )
     return averaged
+
+
+def _bases(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """The digest of the base model, where a run's manifest has it."""
+    found = facts.get("base_model")
+    return (found,) if isinstance(found, str) and re.fullmatch("[0-9a-f]{64}", found) else ()
 
 
 def _clock(facts: Mapping[str, Any]) -> str:

@@ -236,6 +236,7 @@ def pool(curves: Sequence[Curve], run: str) -> list[Curve]:
             clock=members[0].clock if len({item.clock for item in members}) == 1 else "",
             places=dict(set.intersection(*(set(item.places.items()) for item in members))),
             measure=members[0].measure if len({item.measure for item in members}) == 1 else "pass rate",
+            bases=tuple(sorted({base for item in members for base in item.bases})),
             fork=members[0].fork if len({item.fork for item in members}) == 1 else None,
             other_N=_joined([item.other_N for item in members], [len(item) for item in members]),
         )

@@ -47,7 +47,7 @@ def run_on_cluster(
     from scalelab.cluster.world import ClusterRun
     from scalelab.hardware import of_ray
     from scalelab.plan.check import check, check_evaluation, check_fine_tuning, with_hardware
-    from scalelab.start.base_model import base_model
+    from scalelab.start.base_model import base_model, weights_digest
 
     tuner: StartTuner = ClusterTuner
     start_ray(run.cluster, max(run.devices, run.sft.trainers))
@@ -70,6 +70,7 @@ def run_on_cluster(
         base = base_model(
             start, progress, tuner, saved=folder.sft_names(), retry=faults.retry_with_new_trainer, prepared=prepared
         )
+        folder.describe(base_model=weights_digest(base))
         start_up.done("base model")
         progress.say("RL: starting generators, trainer and verifiers")
         folder.status.write("starting generators, trainer and verifiers")
@@ -107,7 +108,7 @@ def run_on_simulated_clock(
 
         hide_wider()  # before vLLM is imported
         from scalelab.rollout.interruption import Phrases
-        from scalelab.start.base_model import base_model
+        from scalelab.start.base_model import base_model, weights_digest
         from scalelab.start.fine_tuning import LocalTuner
         from scalelab.virtual.clock import VirtualLoop
         from scalelab.virtual.world import VirtualRun
@@ -115,6 +116,7 @@ def run_on_simulated_clock(
     torch.set_num_threads(1)
     start_up.done("vLLM and Megatron")
     base = base_model(start, progress, LocalTuner, saved=folder.sft_names(), prepared=prepared)
+    folder.describe(base_model=weights_digest(base))
     start_up.done("base model")
     progress.say("RL: starting one engine and one trainer that stand for the simulated cluster")
     tokenizer = _tokenizer(run, base, folder)

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 # Traces the tokenizer learns its merges from, and which stand for the data in the cache's key.
 TOKENIZER_TRACES = 4096
 KEY_TRACES = 256
+# Bytes at each end of a file of weights that tell two models apart.
+DIGESTED = 2**22
 # Settings of the optimiser that say nothing of SFT: its own take the place of two, `precision` has one, and one changes
 # where numbers are kept.
 NOT_SFT = ("lr", "warmup_steps", "decay", "decay_until", "lr_at_end", "moments", "offload", "rule")
@@ -53,7 +55,7 @@ NOT_SFT = ("lr", "warmup_steps", "decay", "decay_until", "lr_at_end", "moments",
 MAKER_SECONDS = 24 * 3600.0
 # Version of the fine-tuning, part of the key of every base model; raise it when that changes.
 _VERSION = "0.1.0"
-# Models that come with the lab: folders, each with the cache's key of its model in the file KEY.
+# Models that come with the lab: folders, each with the cache's keys of its model in the file KEY.
 SHIPPED = Path(__file__).parents[1] / "bases"
 KEY = "key"
 ROUTER_CHOICES = ("balance", "z_loss", "expert_bias", "freeze_router")
@@ -265,7 +267,23 @@ def base_model(
 
 def shipped_model(key: str) -> Path | None:
     """The model with this key in the cache that comes with the lab; None if there is none."""
-    return next((file.parent for file in SHIPPED.glob(f"*/{KEY}") if file.read_text().strip() == key), None)
+    return next((file.parent for file in SHIPPED.glob(f"*/{KEY}") if key in file.read_text().split()), None)
+
+
+def weights_digest(folder: Path) -> str:
+    """SHA-256 of a model's weight files: of each its name, its size, and its first and last `DIGESTED` bytes.
+
+    Training changes weights everywhere, so the ends tell two models apart; all of a large one would take minutes.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            for at in dict.fromkeys((0, max(0, size - DIGESTED))):
+                file.seek(at)
+                digest.update(file.read(DIGESTED))
+    return digest.hexdigest()
 
 
 def prepare_traces(run: Run, progress: Progress) -> PreparedTraces | None:

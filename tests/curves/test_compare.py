@@ -397,3 +397,22 @@ def test_draws_in_order_give_to_the_bit_what_draws_in_any_order_give(seed: int, 
     assert (quantiles_of_sorted(sorted_DM, shares) == np.quantile(gap_DM, shares, axis=1)).all()
     for level in (0.0, 0.02, -0.02):
         assert share_above_sorted(sorted_DM[0], level) == share_above(gap_DM[0] - level)
+
+
+def test_runs_from_different_base_models_are_told(tmp_path, capsys):
+    digests = {"one": "a" * 64, "two": "a" * 64, "other": "b" * 64, "unknown": "<b>"}
+    for at, (name, digest) in enumerate(digests.items()):
+        points = rate(COMPUTE, A=0.7) + 0.004 * np.random.default_rng(at).standard_normal(31)
+        lines = [
+            {"task": "math", "step": i, "compute": c, "pass_rate": p} for i, (c, p) in enumerate(zip(COMPUTE, points))
+        ]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "evals.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"base_model": digest}))
+    told = "not all of these runs start from one base model: "
+    for names, said in ((("one", "two", "unknown"), ""), (("one", "two", "other"), told)):
+        assert main(["compare", *(str(tmp_path / name) for name in names)]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert (told in out) == bool(said)
+    assert re.search("one, two from aaaaaaaa|two, one from aaaaaaaa", out)
+    assert "other from bbbbbbbb" in out

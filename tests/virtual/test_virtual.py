@@ -130,6 +130,7 @@ def test_a_run_learns_in_simulated_hours_and_says_so(whole: Path) -> None:
     assert evals[-1]["flops"] > evals[-1]["tokens"] > evals[-1]["completions"] == 10 * 16
     manifest = json.loads((whole / "manifest.json").read_text())
     assert manifest["clock"] == "virtual"
+    assert re.fullmatch("[0-9a-f]{64}", manifest["base_model"])
     assert manifest["rates"]["step_seconds"] == 0.85
     assert manifest["engine"].keys() == set(DERIVED)
     assert manifest["engine"]["max_sequences"] == 4 * manifest["places"], "one engine holds the sequences of all four"
