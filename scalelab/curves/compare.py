@@ -160,7 +160,7 @@ def _compare_task(
     pairs = Pairs(numbers, measured, asked)
 
     def difference(run: str, other: str) -> Difference:
-        one, unstable = pairs.difference(run, other), stable[run].rate > stable[other].rate
+        one, unstable = pairs.difference(run, other), stable[run].falls_more_than(stable[other])
         held = None if family.measured else _holds(analyses, run, other, asked)
         return replace(one, verdict=verdict_word(one.claim, one.wrong <= asked.error, unstable), holds_to_spread=held)
 
@@ -228,7 +228,7 @@ def _hold_together(comparisons: Sequence[Comparison]) -> list[Comparison]:
     for place, (index, entry, found) in enumerate(sorted(lines, key=lambda line: line[2].wrong)):
         one = comparisons[index]
         sure = sure and found.wrong <= one.error / (len(lines) - place)
-        unstable = entry.stability.rate > one.reference.stability.rate
+        unstable = entry.stability.falls_more_than(one.reference.stability)
         words[index][entry.run] = verdict_word(found.claim, sure, unstable)
     together = len(lines), len({index for index, _, _ in lines})
     return [

@@ -60,6 +60,10 @@ class Stability:
         """True if any seed fell."""
         return bool(self.falls)
 
+    def falls_more_than(self, other: Stability) -> bool:
+        """True if a seed fell, and more runs are expected to fall than of the other: fewer seeds alone are no sign."""
+        return self.unstable and self.rate > other.rate
+
     def text(self) -> str:
         """The falls in a sentence; empty without any."""
         if not self.falls:

@@ -383,6 +383,23 @@ def test_a_recipe_that_falls_is_unstable_where_nothing_else_can_be_said() -> Non
     assert any("1 of 1 seed fell" in note for note in one.notes)
 
 
+def test_a_recipe_of_few_seeds_that_never_fell_is_not_unstable() -> None:
+    """The rate of falls of one seed is hardly known, which is no sign that it falls more than one of four."""
+    seeds = [make("steady", seed=seed, A=0.65, C_mid=0.1, noise=0.01) for seed in range(4)]
+    many = curve(
+        np.tile(COMPUTE, 4),
+        np.concatenate([one.pass_rate_N for one in seeds]),
+        np.full(4 * len(COMPUTE), 0.01),
+        seed=[str(seed) for seed in range(4) for _ in COMPUTE],
+        run="steady",
+        task="math",
+        unit="GPU-hours",
+    )
+    single = make("single", seed=9, A=0.65, C_mid=0.1, noise=0.01)
+    [one] = compare([analyse(many), analyse(single)])
+    assert one.verdicts["single"] in ("equal", "cannot tell")
+
+
 @pytest.mark.slow
 def test_falls_are_seldom_seen_in_runs_that_do_not_fall() -> None:
     fell = [stability(make(seed=seed, A=0.6, C_mid=0.1, noise=0.03)).unstable for seed in range(150)]

@@ -1,37 +1,45 @@
-"""Ends of the runs of a study: where each member's pass rate ends, and the best that it had."""
+"""Ends of the runs of a study: where each member's pass rate ends, the best that it had, and how many seeds fell."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
 
-from scalelab.curves import Curve, pool_seeds, read_sources
-from study_tables.runs import table
+from scalelab.curves import Curve
+from study_tables.falls import of_seed
+from study_tables.runs import StudyRuns, table
 
 LAST, SMOOTHED = 4, 3
 """Evaluations whose mean is the end of a run, and those in a row whose largest mean is its best."""
 
 
-def ends_table(folder: Path) -> str:
-    """A table of where the runs below a folder end on every task, and of the best that they had: means over seeds."""
-    members = [path for path in sorted(folder.iterdir()) if any(path.glob("seed_*/evals.jsonl"))]
-    curves = pool_seeds(read_sources(members))[0]
-    tasks = sorted({item.task for item in curves})
-    rows = []
-    for member in dict.fromkeys(item.run for item in curves):
-        found = {item.task: _ends(item) for item in curves if item.run == member}
-        seeds = max(len(item.seeds) for item in curves if item.run == member)
-        rows.append([f"`{member}`", str(seeds), *(cell for task in tasks for cell in found[task])])
-    return table(["member", "seeds", *(f"{task}: {what}" for task in tasks for what in ("end", "best"))], rows)
+def ends(item: Curve) -> list[float]:
+    """The end of every seed."""
+    return [float(item.pass_rate_N[item.seed_N == seed][-LAST:].mean()) for seed in range(len(item.seeds))]
 
 
-def _ends(item: Curve) -> Sequence[str]:
-    """End and best, as means over the seeds."""
-    ends, bests = [], []
-    for seed in range(len(item.seeds)):
-        rate_N = item.pass_rate_N[item.seed_N == seed]
-        ends.append(rate_N[-LAST:].mean())
-        bests.append(np.convolve(rate_N, np.full(SMOOTHED, 1 / SMOOTHED), "valid").max())
-    return f"{np.mean(ends):.3f}", f"{np.mean(bests):.3f}"
+def bests(item: Curve) -> list[float]:
+    """The best of every seed: its largest mean of some evaluations in a row."""
+    window = np.full(SMOOTHED, 1 / SMOOTHED)
+    rates = [item.pass_rate_N[item.seed_N == seed] for seed in range(len(item.seeds))]
+    return [float(np.convolve(rate_N, window, "valid").max()) for rate_N in rates]
+
+
+def ends_table(runs: StudyRuns) -> str:
+    """A table of where runs end on every task, and of the best that they had: means over seeds."""
+    header, rows = ["member", "seeds"], []
+    for task in runs.tasks():
+        header += [f"{task}: end", "best", "fell", "gain seen"]
+    seen = {(item.fit.curve.run, item.fit.curve.task): item.seen for item in runs.analyses if not item.falls}
+    for member in runs.members():
+        cells = [f"`{member}`", str(runs.seeds(member))]
+        for task in runs.tasks():
+            item = runs.curve(member, task)
+            cells += ["–"] * 4 if item is None else _cells(item, seen.get((member, task)))
+        rows.append(cells)
+    return table(header, rows)
+
+
+def _cells(item: Curve, seen: float | None) -> list[str]:
+    fallen = sum(of_seed(item, at).unstable for at in range(len(item.seeds)))
+    share = "–" if seen is None else f"{seen:.0%}"
+    return [f"{np.mean(ends(item)):.3f}", f"{np.mean(bests(item)):.3f}", f"{fallen} of {len(item.seeds)}", share]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from study_tables.course import COURSE, course_of, read_course
-from study_tables.runs import table
+from study_tables.falls import mean_of
+from study_tables.runs import BASELINE, table
 
 Rows = Sequence[dict[str, float]]
 
@@ -30,27 +31,22 @@ class Counter:
     value: Callable[[Rows], float]
     least: float
 
-    def cell(self, rows: Rows) -> str:
-        """The figure, and whether it suffices."""
-        found = self.value(rows)
-        if np.isnan(found):
-            return "not counted"
-        return f"{found:.3g} {'yes' if found >= self.least else 'no'}"
+    def cell(self, runs: Sequence[Rows]) -> str:
+        """The figure, the mean of several runs, and whether it suffices."""
+        found = self.mean(runs)
+        return "not counted" if np.isnan(found) else f"{found:.3g} {'yes' if found >= self.least else 'no'}"
 
-
-def mean(rows: Rows, name: str) -> float:
-    """Mean of a column over all steps; nan where no part has a value."""
-    steps, values = (np.array([row.get(key, np.nan) for row in rows]) for key in ("steps", name))
-    known = ~np.isnan(values)
-    return float(np.average(values[known], weights=steps[known])) if known.any() else float("nan")
+    def mean(self, runs: Sequence[Rows]) -> float:
+        """The figure, as the mean of several runs."""
+        return float(np.mean([self.value(rows) for rows in runs]))
 
 
 COUNTERS = (
-    Counter("loss", "mean size of the log ratio, nats", lambda rows: mean(rows, "gap"), 0.005),
-    Counter("schedule", "mean staleness of the oldest token, steps", lambda rows: mean(rows, "staleness"), 1.0),
-    Counter("zero variance", "share of prompts dropped", lambda rows: 1 - mean(rows, "in_loss"), 0.05),
+    Counter("loss", "mean size of the log ratio, nats", lambda rows: mean_of(rows, "gap"), 0.005),
+    Counter("schedule", "mean staleness of the oldest token, steps", lambda rows: mean_of(rows, "staleness"), 1.0),
+    Counter("zero variance", "share of prompts dropped", lambda rows: 1 - mean_of(rows, "in_loss"), 0.05),
     Counter("curriculum", "share of draws refused by the end", lambda rows: rows[-1].get("refused", np.nan), 0.05),
-    Counter("interruption", "share of completions interrupted", lambda rows: mean(rows, "interrupted"), 0.05),
+    Counter("interruption", "share of completions interrupted", lambda rows: mean_of(rows, "interrupted"), 0.05),
     Counter(
         "truncation",
         "largest share cut off, of twentieths of the run",
@@ -69,16 +65,36 @@ def rows_of(run: Path) -> list[dict[str, float]]:
     return read_course(run / COURSE) if (run / COURSE).exists() else course_of(run / "metrics.jsonl")
 
 
-def exercised_table(runs: Sequence[Path]) -> str:
-    """A line for each run: what its counters say, and how far its engines are apart beside the first run's."""
+def exercised_table(named: Mapping[str, Sequence[Rows]]) -> str:
+    """A line for each name: what the counters of its runs say, and how far engines are apart beside the first name's.
+
+    Args:
+        named: courses of the runs of each name.
+    """
     header = ["run", *(f"{one.ingredient} ({one.says}; from {one.least:g})" for one in COUNTERS)]
     header += [f"fp32 head (gap at the same weights; from × {HEAD:g} without it)"]
     lines, first = [], None
-    for run in runs:
-        rows = rows_of(run)
-        gap = mean(rows, "same_version_gap")
+    for name, runs in named.items():
+        gap = head_gap(runs)
         first = gap if first is None else first
-        cells = [one.cell(rows) for one in COUNTERS]
+        cells = [one.cell(runs) for one in COUNTERS]
         cells.append("not counted" if np.isnan(gap) else f"{gap:.2g} × {gap / first:.2f}")
-        lines.append([f"{run.parent.name}/{run.name}", *cells])
+        lines.append([name, *cells])
     return table(header, lines)
+
+
+def head_gap(runs: Sequence[Rows]) -> float:
+    """|log π_train − log π_gen| in nats where both have the same weights: mean over the steps of some runs."""
+    return float(np.mean([mean_of(rows, "same_version_gap") for rows in runs]))
+
+
+def of_member(folder: Path, member: str) -> list[Rows]:
+    """Courses of the runs of a member below the folder of a study."""
+    return [rows_of(path) for path in sorted((folder / member).glob("seed_*"))]
+
+
+def exercises(folder: Path) -> dict[str, bool]:
+    """Ingredients that had something to do in the baseline's runs, by name."""
+    runs, bare = of_member(folder, BASELINE), of_member(folder, "without_fp32_head")
+    found = {one.ingredient: bool(one.mean(runs) >= one.least) for one in COUNTERS}
+    return found | {"fp32 head": bool(bare) and head_gap(bare) >= HEAD * head_gap(runs)}

@@ -1,68 +1,108 @@
-"""Questions of the study: members held against a baseline by `scalelab compare`, hours and learning apart."""
+"""Questions of the study: members held against a baseline by `scalelab compare`, on every axis."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 
 from scalelab.curves import compare
+from scalelab.curves.compare import against, measured_rate
 from scalelab.curves.comparison import Comparison
 from scalelab.curves.comparison_table import ComparisonRow
+from study_tables.axes import HOURS
 from study_tables.runs import BASELINE, StudyRuns, table
+
+NO_FIT = "no fit"
+"""Word of a member whose evaluations no rising or falling curve goes through."""
+
+OPEN = "cannot tell"
+
+SAID = ("better", "worse", "equal")
+"""Words that say something of a difference."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question of the study, and the members that answer it.
+    """One question of a study, and the members that answer it.
 
     Attributes:
+        name: a short name, for sections of documents.
         title: as the page asks it.
         members: patterns of their names.
         baseline: what they are compared with.
     """
 
+    name: str
     title: str
     members: tuple[str, ...]
     baseline: str = BASELINE
 
 
+RECIPES = Question("recipes", "Which recipe?", ("deepseek_grpo", "qwen25_dapo", "magistral", "minimax_m1"))
+
 QUESTIONS = (
-    Question("Which recipe?", ("deepseek_grpo", "qwen25_dapo", "magistral", "minimax_m1")),
-    Question("ScaleRL without one ingredient", ("without_*",)),
-    Question("The baseline with one ingredient", ("baseline_and_*",), "baseline_and_baseline"),
-    Question("How large a batch?", ("batch_*",)),
-    Question("How long?", ("length_*",)),
-    Question("How many generations per prompt?", ("generations_*",)),
-    Question("Dense or a mixture of experts?", ("model_*",)),
-    Question("Which mixture of tasks?", ("tasks_*",)),
-    Question("How many steps off policy?", ("pipeline_*",)),
-    Question("What do steps half as long give?", ("lr_*",)),
-    Question("Is it the 27 prompts of a step that set Magistral apart?", ("magistral_*",), "magistral"),
-    Question("Does the schedule matter as much if decoding is twice as fast?", ("fast_*",), "fast"),
-    Question("And if it is half as fast?", ("slow_*",), "slow"),
+    RECIPES,
+    Question("without", "What is each ingredient worth?", ("without_*",)),
+    Question("additions", "What does each ingredient give alone?", ("baseline_and_*",), "baseline_and_baseline"),
+    Question("staleness", "How stale, at which learning rate, with which loss?", ("k*",)),
+    Question("prompts", "How many training prompts?", ("prompts_*",)),
+    Question("generations", "How many generations of a prompt?", ("generations_*",)),
+    Question("batch", "How large a batch?", ("batch_*",)),
+    Question("length", "How many tokens?", ("length_*",)),
+    Question("width", "How wide a model?", ("width_*",)),
+    Question("tasks", "Two tasks, or one alone?", ("tasks_*",)),
+    Question("noise", "What do verdicts cost that err in training?", ("false_*",)),
 )
+"""Questions of the second study."""
 
 
 @dataclass(frozen=True)
-class MemberAnswer:
-    """Findings on one member of the study and one task.
+class Answer:
+    """Findings on one member and one task.
 
     Attributes:
         member: its name.
+        baseline: what it is held against.
+        task: the task.
         seeds: runs that it has.
-        row: its row of `scalelab compare`.
-        pace: steps per hour of the baseline, as a multiple of the member's.
+        measured: mean of each seed's last four evaluations, less the baseline's.
+        row: its row of `scalelab compare` over hours; None without a fit.
+        words: by axis; `NO_FIT` where its evaluations carry none.
+        all_questions: the word over hours that holds for the lines of all questions together.
     """
 
     member: str
+    baseline: str
+    task: str
     seeds: int
-    row: ComparisonRow
-    pace: float
+    measured: float | None
+    row: ComparisonRow | None
+    words: Mapping[str, str]
+    all_questions: str = OPEN
 
     @property
-    def learning(self) -> float | None:
-        """Steps to the same pass rate, as a multiple of the baseline's: the factor of hours less that of the pace."""
-        return None if self.row.compute_factor is None else self.row.compute_factor / self.pace
+    def stands(self) -> str:
+        """The word that holds on every axis."""
+        return common_word(self.words.values())
+
+    def cells(self) -> list[str]:
+        """The line of a table, words by axis last."""
+        row = self.row
+        curve = f"{row.difference:+.3f} [{row.difference_low:+.3f}, {row.difference_high:+.3f}]" if row else "–"
+        measured = "–" if self.measured is None else f"{self.measured:+.3f}"
+        return [
+            *(f"`{self.member}`", self.task, str(self.seeds), measured, curve),
+            *self.words.values(),
+            f"**{self.stands}**",
+            self.all_questions,
+        ]
+
+
+def common_word(words: Iterable[str]) -> str:
+    """The word that all axes share; "cannot tell" where they differ."""
+    found = set(words)
+    return found.pop() if len(found) == 1 else OPEN
 
 
 def members_of(question: Question, runs: StudyRuns) -> list[str]:
@@ -71,62 +111,93 @@ def members_of(question: Question, runs: StudyRuns) -> list[str]:
     return [question.baseline, *(name for name in found if name != question.baseline)]
 
 
-def compared(question: Question, runs: StudyRuns) -> list[Comparison]:
+def compared(question: Question, runs: StudyRuns, share: float = 1.0) -> list[Comparison]:
     """Compare the members of a question, a comparison for each task; none if one side has no runs.
 
     Members whose runs are the baseline's to the last byte are left out. The spread between seeds is learnt from all
     members of the study that have several.
+
+    Args:
+        question: whose members.
+        runs: over some axis.
+        share: of the compute that all members spent, at which they are compared.
     """
     names = [name for name in members_of(question, runs) if not runs.unchanged(name, question.baseline)]
     items = runs.of(names)
     if not {question.baseline} < {item.fit.curve.run for item in items}:
         return []
+    at = None if share == 1 else share * min(item.fit.window[1] for item in items)
     others = [item for item in runs.analyses if item not in items and len(item.fit.curve.seeds) > 1]
-    return compare(items, spread_from=others, baseline=question.baseline)
+    return compare(items, spread_from=others, baseline=question.baseline, at=at)
 
 
-def answers(question: Question, runs: StudyRuns) -> list[MemberAnswer]:
-    """Every member against the baseline, task by task."""
-    pace = {name: runs.steps_per_hour(name) for name in members_of(question, runs)}
-    given = []
-    for one in compared(question, runs):
-        seeds = {entry.run: len(entry.analysis.fit.curve.seeds) for entry in one.entries}
-        for row in sorted(one.rows(), key=lambda row: row.run):
-            if row.run != question.baseline:
-                given.append(MemberAnswer(row.run, seeds[row.run], row, pace[question.baseline] / pace[row.run]))
+def words_of(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], str]:
+    """The word of every member and task."""
+    return {(run, one.task): word for one in comparisons for run, word in one.verdicts.items()}
+
+
+def answers(question: Question, by_axis: Mapping[str, StudyRuns]) -> list[Answer]:
+    """Every member of a question against its baseline, task by task, on every axis."""
+    compared_by = {axis: compared(question, runs) for axis, runs in by_axis.items()}
+    said = {axis: words_of(found) for axis, found in compared_by.items()}
+    rows = {(row.run, one.task): row for one in compared_by[HOURS] for row in one.rows()}
+    runs, given = by_axis[HOURS], []
+    for member in members_of(question, runs)[1:]:
+        for task in runs.tasks():
+            words = {axis: of_axis.get((member, task), NO_FIT) for axis, of_axis in said.items()}
+            measured = measured_difference(runs, member, question.baseline, task)
+            row = rows.get((member, task))
+            given.append(Answer(member, question.baseline, task, runs.seeds(member), measured, row, words))
     return given
 
 
-def glance(runs: StudyRuns) -> str:
-    """All answers in one table: a line for each member, its difference and its verdict on every task."""
-    tasks = runs.tasks()
-    header = ["member", "against", "seeds"]
-    for task in tasks:
-        header += [f"{task}: measured", "curve, 80 %", "verdict", "hours", "of it learning"]
-    rows = []
-    for question in QUESTIONS:
-        given = answers(question, runs)
-        for member in dict.fromkeys(one.member for one in given):
-            cells = {one.row.task: one for one in given if one.member == member}
-            line = [f"`{member}`", f"`{question.baseline}`", str(max(one.seeds for one in cells.values()))]
-            for task in tasks:
-                line += _cells(cells[task]) if task in cells else ["–"] * 5
-            rows.append(line)
-        same = [name for name in members_of(question, runs) if runs.unchanged(name, question.baseline)]
-        rows += [
-            [f"`{name}`", f"`{question.baseline}`", "–", *["the same runs", *["–"] * 4] * len(tasks)] for name in same
+def measured_difference(runs: StudyRuns, member: str, baseline: str, task: str) -> float | None:
+    """Mean of each seed's last evaluations, less the baseline's, at the compute that both spent; None without any."""
+    one, other = runs.curve(member, task), runs.curve(baseline, task)
+    if one is None or other is None:
+        return None
+    at = min(min(item.compute_N[item.seed_N == seed].max() for seed in range(len(item.seeds))) for item in (one, other))
+    return measured_rate(one, at) - measured_rate(other, at)
+
+
+def all_answers(by_axis: Mapping[str, StudyRuns]) -> dict[str, list[Answer]]:
+    """Answers to all questions that have runs, by the question's name, with the words that hold for all together."""
+    runs = by_axis[HOURS]
+    together = against([one for question in QUESTIONS for one in compared(question, runs)], BASELINE)
+    words = {(one.baseline, run, one.task): word for one in together for run, word in one.verdicts.items()}
+    given = {question.name: answers(question, by_axis) for question in QUESTIONS}
+    return {
+        name: [
+            replace(one, all_questions=words.get((one.baseline, one.member, one.task), NO_FIT)) for one in of_question
         ]
-    return table(header, rows)
+        for name, of_question in given.items()
+        if of_question
+    }
 
 
-def _cells(one: MemberAnswer) -> list[str]:
-    row = one.row
-    measured = "–" if row.measured_difference is None else f"{row.measured_difference:+.3f}"
-    curve = (
-        "–"
-        if row.difference is None
-        else f"{row.difference:+.3f} [{row.difference_low:+.3f}, {row.difference_high:+.3f}]"
-    )
-    verdict = f"equal within {row.bound:.3f}" if row.verdict == "equal" and row.bound is not None else row.verdict
-    hours, learning = (f"× {value:.2f}" if value is not None else "–" for value in (row.compute_factor, one.learning))
-    return [measured, curve, f"**{verdict}**", hours, learning]
+def answers_table(given: Sequence[Answer]) -> str:
+    """A line for each answer."""
+    axes = list(given[0].words)
+    header = ["member", "task", "seeds", "measured", "curve, 80 %", *axes, "on all axes", "with all questions"]
+    return table(header, [one.cells() for one in given])
+
+
+def in_words(given: Sequence[Answer]) -> str:
+    """Answers in a line for each task: which members are better, worse, equal, unstable, or cannot be told."""
+    lines = []
+    for task in dict.fromkeys(one.task for one in given):
+        mine = [one for one in given if one.task == task]
+        parts = []
+        for word in (*SAID, "unstable", OPEN, NO_FIT):
+            named = [_named(one) for one in mine if one.stands == word]
+            parts += [f"{word}: {', '.join(named)}"] if named else []
+        lines.append(f"- **{task}** {'; '.join(parts)}.")
+    return "\n".join(lines)
+
+
+def _named(one: Answer) -> str:
+    """A member with its measured difference, and where hours alone say something, that word."""
+    by_hours = one.words[HOURS]
+    only = f", {by_hours} by hours" if one.stands == OPEN and by_hours != OPEN else ""
+    measured = "" if one.measured is None else f" ({one.measured:+.3f}{only})"
+    return f"`{one.member}`{measured}"

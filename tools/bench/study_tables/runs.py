@@ -1,4 +1,4 @@
-"""Runs of the study: where they lie, their curves, their inside, what they cost."""
+"""Runs of a study: where they lie, their curves, their inside, what they cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalelab.curves import Analysis, Curve, analyse_all, pool_seeds, read_sources
+from scalelab.curves import Analysis, Curve, Options, pool_seeds
+from scalelab.curves.kept import analyse_kept
+from scalelab.kept import user_folder
+from study_tables.axes import HOURS, read_axis
 from study_tables.course import COURSE, write_course
 from study_tables.outcomes import OUTCOMES, write_outcomes
 
@@ -36,7 +39,7 @@ def take(source: Path, runs: Path) -> None:
 
 @dataclass(frozen=True)
 class StudyRuns:
-    """All runs of the study, fitted.
+    """All runs of a study over one axis, fitted.
 
     Attributes:
         folder: holds MEMBER/seed_S.
@@ -51,16 +54,24 @@ class StudyRuns:
     refused: tuple[dict[str, str], ...]
 
     @classmethod
-    def read(cls, folder: Path) -> StudyRuns:
+    def read(cls, folder: Path, axis: str = HOURS) -> StudyRuns:
         """Read and fit the runs below a folder."""
         members = [path for path in sorted(folder.iterdir()) if any(path.glob("seed_*/evals.jsonl"))]
-        curves = pool_seeds(read_sources(members))[0] if members else []
-        analyses, refused = analyse_all(curves)
+        curves = pool_seeds(read_axis(members, axis))[0] if members else []
+        analyses, refused = fits(curves)
         return cls(folder, tuple(curves), tuple(analyses), tuple(refused))
 
     def of(self, members: Sequence[str]) -> list[Analysis]:
         """Fits of some members, in that order."""
         return [item for name in members for item in self.analyses if item.fit.curve.run == name]
+
+    def curve(self, member: str, task: str) -> Curve | None:
+        """The evaluations of a member on a task; None if it has no runs."""
+        return next((item for item in self.curves if (item.run, item.task) == (member, task)), None)
+
+    def seeds(self, member: str) -> int:
+        """How many runs a member has."""
+        return max((len(item.seeds) for item in self.curves if item.run == member), default=0)
 
     def members(self) -> list[str]:
         """Names of the members that have runs."""
@@ -83,18 +94,21 @@ class StudyRuns:
         """True if a member's runs are those of another member to the last byte."""
         return any(self.unchanged(member, other) for other in (BASELINE, "baseline_and_baseline"))
 
-    def steps_per_hour(self, member: str) -> float:
-        """Optimiser steps a device-hour over all seeds of a member, evaluations left out."""
-        steps = hours = 0.0
-        for path in self.folder.glob(f"{member}/seed_*/evals.jsonl"):
-            last = json.loads(path.read_text().splitlines()[-1])
-            steps, hours = steps + last["step"], hours + last["compute"]
-        return steps / hours
-
     def manifests(self) -> dict[str, dict[str, Any]]:
         """Manifest of every run by MEMBER/seed_S."""
         found = sorted(self.folder.glob("*/seed_*/manifest.json"))
         return {path.parent.relative_to(self.folder).as_posix(): json.loads(path.read_text()) for path in found}
+
+
+def fits(curves: Sequence[Curve]) -> tuple[list[Analysis], list[dict[str, str]]]:
+    """Fits without the checks of single curves, and refusals; what was fitted before comes from the user's cache."""
+    return analyse_kept(curves, Options(checks=False), user_folder())
+
+
+def fitted(item: Curve) -> Analysis | None:
+    """The fit of one curve; None if it carries none."""
+    found, _ = fits([item])
+    return found[0] if found else None
 
 
 def repeated(folder: Path) -> list[tuple[str, bool]]:

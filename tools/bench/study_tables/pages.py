@@ -1,0 +1,126 @@
+"""Sections of the study's pages, by document and name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+
+from scalelab.experiment import load
+from study_tables.axes import AXES, DECODING, HOURS
+from study_tables.claims import claims_table
+from study_tables.ends import ends_table
+from study_tables.exercised import exercised_table, of_member
+from study_tables.falls import falls_table, grid_table, signs_table
+from study_tables.predictability import forecasts_table
+from study_tables.questions import (
+    QUESTIONS,
+    RECIPES,
+    all_answers,
+    answers,
+    answers_table,
+    compared,
+    in_words,
+    members_of,
+)
+from study_tables.ranking import looks, ranking_table, sweep_table
+from study_tables.runs import BASELINE, StudyRuns, repeated, table
+from study_tables.words import controls, error_rates
+
+NO_RUNS = "No finished runs yet."
+
+Sections = dict[str, dict[str, str]]
+"""Text by document and name of the section."""
+
+
+def facts(runs: StudyRuns) -> str:
+    """Runs and what they cost, in a sentence."""
+    manifests = runs.manifests()
+    cpu = sum(sum(one["cpu_seconds"].values()) for one in manifests.values()) / 3600
+    commits = len({one["git_commit"][:10] for one in manifests.values()})
+    processors = ", ".join(sorted({one["hardware"]["processor"] for one in manifests.values()}))
+    said = [
+        f"{len(manifests)} runs of {len(runs.members())} members, {cpu:.1f} core-hours, made at {commits} commits",
+        f"on {processors}.",
+    ]
+    twice = repeated(runs.folder)
+    if twice:
+        said.append(f"Runs made twice: {len(twice)}, with the same bytes: {sum(same for _, same in twice)}.")
+    return " ".join(said)
+
+
+def done_table(runs: StudyRuns) -> str:
+    """Members of every question that have runs, of those that the family has; and the runs."""
+    family, rows = [name.partition("/")[2] for name in load("study_two")], []
+    for question in QUESTIONS:
+        planned = [name for name in family if any(fnmatch(name, pattern) for pattern in question.members)]
+        planned = [name for name in planned if name != question.baseline]
+        made = [name for name in planned if runs.seeds(name)]
+        counts = sorted({runs.seeds(name) for name in made})
+        seeds = "–" if not counts else f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else str(counts[0])
+        open_ = ", ".join(f"`{name}`" for name in planned if name not in made) or "–"
+        rows.append([question.title, f"{len(made)} of {len(planned)}", seeds, open_])
+    rows.append([f"`{BASELINE}`, held against all", "1 of 1", str(runs.seeds(BASELINE)), "–"])
+    return table(["question", "members that ran", "seeds", "not run"], rows)
+
+
+def pace_table(by_axis: Mapping[str, StudyRuns]) -> str:
+    """Steps and tokens of each member's budget, and what a step cost in the runs and on other clusters."""
+    rows = []
+    for member in by_axis[HOURS].members():
+        items = {axis: next(item for item in runs.curves if item.run == member) for axis, runs in by_axis.items()}
+        steps = float(np.nanmax(items[HOURS].other_N["step"]))
+        cells = [f"{float(items['steps'].compute_N.max()):,.0f}", f"{float(items['tokens'].compute_N.max()):,.0f}"]
+        cells += [f"{float(items[axis].compute_N.max()) / steps:.3f}" for axis in (HOURS, *DECODING)]
+        rows.append([f"`{member}`", *cells])
+    return table(["member", "steps", "tokens", *(f"{axis} a step" for axis in (HOURS, *DECODING))], rows)
+
+
+def second_sections(by_axis: Mapping[str, StudyRuns]) -> Sections:
+    """All sections that the second study's pages hold."""
+    runs, given = by_axis[HOURS], all_answers(by_axis)
+    recipes = compared(RECIPES, runs)
+    taken = looks(runs, members_of(RECIPES, runs))
+    budget = max(float(item.compute_N.max()) for item in runs.curves)
+    shown = [
+        BASELINE,
+        *(name for name in runs.members() if name.startswith("without_")),
+        *members_of(RECIPES, runs)[1:],
+    ]
+    every = [one for of_question in given.values() for one in of_question]
+    readme = {"facts": facts(runs), "grid": grid_table(runs), "claims": claims_table(by_axis, every, recipes)}
+    readme |= {
+        question.name: in_words(given[question.name]) if question.name in given else NO_RUNS for question in QUESTIONS
+    }
+    tables = {
+        "ends": ends_table(runs),
+        "falls": falls_table(runs),
+        "signs": signs_table(runs),
+        "forecasts": forecasts_table(runs),
+        "ranking": ranking_table(taken),
+        "sweep": sweep_table(taken, budget),
+        "errors": error_rates(recipes),
+        "controls": controls(runs),
+        "exercised": exercised_table({f"`{name}`": of_member(runs.folder, name) for name in shown}),
+        "pace": pace_table(by_axis),
+    }
+    tables |= {
+        question.name: answers_table(given[question.name]) if question.name in given else NO_RUNS
+        for question in QUESTIONS
+    }
+    return {"README.md": readme, "tables.md": tables, "design.md": {"done": done_table(runs)}}
+
+
+def read_axes(folder: Path) -> dict[str, StudyRuns]:
+    """The runs over every axis."""
+    return {axis: StudyRuns.read(folder, axis) for axis in AXES}
+
+
+def first_sections(folder: Path) -> Sections:
+    """The section of the first study's page: its recipes, falls and forecasts."""
+    by_axis = {axis: StudyRuns.read(folder, axis) for axis in (HOURS, "steps")}
+    runs = by_axis[HOURS]
+    parts = [facts(runs), answers_table(answers(RECIPES, by_axis)), falls_table(runs), forecasts_table(runs)]
+    return {"first.md": {"first": "\n\n".join(parts)}}

@@ -1,0 +1,82 @@
+"""How often a word is wrong: simulated studies like this one, and members held against themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from scalelab.curves import Analysis, compare
+from scalelab.curves.calibrate import calibrate, like
+from scalelab.curves.compare import against
+from scalelab.curves.comparison import Comparison
+from scalelab.numbers import share
+from study_tables.runs import BASELINE, StudyRuns, fits, table
+
+VERDICTS = 12
+"""Simulated verdicts for each true difference, task and design: each takes a fit of all seeds of a recipe."""
+
+DIFFERENCES = (0.0, 0.02, 0.05)
+"""True differences of simulated recipes."""
+
+DESIGNS = ((BASELINE, 4), ("magistral", 4), (BASELINE, 2))
+"""Member whose curve, drift and spread are simulated, and seeds of each recipe."""
+
+HALVES = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
+"""Three ways to halve four seeds."""
+
+
+def error_rates(recipes: Sequence[Comparison]) -> str:
+    """Words said of simulated recipes like those of a comparison, by their true difference, and of whole families."""
+    rows, sentences = [], []
+    for member, seeds in DESIGNS:
+        found = calibrate([replace(like(one), seeds=seeds) for one in against(recipes, member)], VERDICTS, DIFFERENCES)
+        for task, lines in found.rates.items():
+            for line in lines:
+                shares = (line.better, line.worse, line.equal, line.cannot_tell, line.wrong)
+                cells = [share(one, line.pairs) for one in shares]
+                rows.append([f"`{member}`", str(seeds), task, f"{line.difference:+.3f}", *cells])
+        sentences.append(f"- Like `{member}`, {seeds} seeds: {found.sentence()}")
+    header = ["curves like", "seeds", "task", "true difference", "better", "worse", "equal", "cannot tell", "false"]
+    return "\n".join([table(header, rows), "", *sentences])
+
+
+def controls(runs: StudyRuns) -> str:
+    """Members with four seeds or more against themselves: the words of all ways to halve four seeds.
+
+    Better and worse are false here, and equal is right. Halves of the same seeds are not independent.
+    """
+    said: dict[str, Counter[str]] = {}
+    for member in runs.members():
+        for first in range(0, runs.seeds(member) - 3, 4):
+            for one, other in HALVES:
+                words = said.setdefault(member, Counter())
+                words.update(_halves(runs, member, [first + at for at in one], [first + at for at in other]))
+    rows = [[f"`{member}`", *(str(words[word]) for word in WORDS)] for member, words in said.items()]
+    total = sum(said.values(), Counter())
+    rows.append(["all", *(str(total[word]) for word in WORDS)])
+    return table(["member against itself", *WORDS], rows)
+
+
+WORDS = ("better", "worse", "equal", "unstable", "cannot tell")
+
+
+def _halves(runs: StudyRuns, member: str, one: Sequence[int], other: Sequence[int]) -> list[str]:
+    """Words of one half of a member's seeds against the other, on all tasks."""
+    halves = [
+        replace(item.select(np.isin(item.seed_N, mine)), run=name)
+        for item in runs.curves
+        if item.run == member
+        for name, mine in (("first", one), ("second", other))
+    ]
+    items, _ = fits(halves)
+    both = [item for item in items if _has_both(items, item.fit.curve.task)]
+    others = [item for item in runs.analyses if item.fit.curve.run != member and len(item.fit.curve.seeds) > 1]
+    found = compare(both, spread_from=others, baseline="first") if both else []
+    return [one.verdicts["second"] for one in found]
+
+
+def _has_both(items: Sequence[Analysis], task: str) -> bool:
+    return {item.fit.curve.run for item in items if item.fit.curve.task == task} == {"first", "second"}
