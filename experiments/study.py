@@ -1,4 +1,4 @@
-"""The study: recipes, ingredients and axes in miniature, on a simulated cluster of 64 + 16 devices (docs/study).
+"""The first study: recipes, ingredients and axes on a simulated cluster of 64 + 16 devices (docs/study/first.md).
 
 All members start from one model and draw the same prompts with the same random numbers, as far as what they change
 allows; seeds change the order of prompts and the sampling alone.

@@ -259,7 +259,7 @@ def claims_table(by_axis: Mapping[str, StudyRuns], given: Sequence[Answer], reci
         decisions[decision] += 1
         said = "; ".join(evidence.text(claim, key, word) for key, word in words.items()) or "no runs"
         needed = ["–", "–"]
-        if decision == "cannot tell" and claim.kind in ("end", "early"):
+        if decision == "cannot tell" and claim.kind == "end":
             needed = [_needed(seeds, runs, words, MARGIN), _needed(seeds, runs, words, None)]
         rows.append([claim.text, claim.where, said, f"**{decision}**", *needed])
     header = ["claim", "ScaleRL", "said", "decision", f"seeds to find {MARGIN:g}", "seeds to find what was measured"]
@@ -269,12 +269,12 @@ def claims_table(by_axis: Mapping[str, StudyRuns], given: Sequence[Answer], reci
 
 def _needed(seeds: Seeds, runs: StudyRuns, words: Mapping[tuple[str, str], str], difference: float | None) -> str:
     """Seeds for every open line of a claim; those for what was measured where no difference is given."""
-    told = []
+    told, several = [], len({member for member, _ in words}) > 1
     for member, task in words:
         size = difference
         if size is None:
             measured = measured_difference(runs, member, BASELINE, task)
             size = 0.0 if measured is None else abs(measured)
         enough = seeds.wanted(member, task, size) if size >= 0.5 * MARGIN else "–"
-        told.append(f"{task}: {enough}")
+        told.append(f"{f'`{member}` ' * several}{task}: {enough}")
     return "; ".join(told)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from scalelab.curves import Curve
-from study_tables.falls import of_seed
+from study_tables.falls import courses, mean_of, of_seed
 from study_tables.runs import StudyRuns, table
 
 LAST, SMOOTHED = 4, 3
 """Evaluations whose mean is the end of a run, and those in a row whose largest mean is its best."""
+
+WHEN = {"after a quarter": 0.25, "at the end": 1.0}
+"""Shares of a run's compute at which its course is shown."""
 
 
 def ends(item: Curve) -> list[float]:
@@ -25,18 +30,30 @@ def bests(item: Curve) -> list[float]:
 
 
 def ends_table(runs: StudyRuns) -> str:
-    """A table of where runs end on every task, and of the best that they had: means over seeds."""
-    header, rows = ["member", "seeds"], []
+    """A table of where runs end on every task, of the best that they had, and of their course: means over seeds."""
+    header, rows = (
+        ["member", "seeds", "KL", *(f"{what} {when}" for what in ("refused", "cut off") for when in WHEN)],
+        [],
+    )
+    told = courses(runs)
     for task in runs.tasks():
         header += [f"{task}: end", "best", "fell", "gain seen"]
     seen = {(item.fit.curve.run, item.fit.curve.task): item.seen for item in runs.analyses if not item.falls}
     for member in runs.members():
-        cells = [f"`{member}`", str(runs.seeds(member))]
+        mine = [of_run for (name, _), of_run in told.items() if name == member]
+        cells = [f"`{member}`", str(runs.seeds(member)), f"{np.mean([mean_of(one, 'kl') for one in mine]):.2g}"]
+        for name in ("refused", "truncated"):
+            cells += [f"{np.mean([_at(one, share).get(name, np.nan) for one in mine]):.0%}" for share in WHEN.values()]
         for task in runs.tasks():
             item = runs.curve(member, task)
             cells += ["–"] * 4 if item is None else _cells(item, seen.get((member, task)))
         rows.append(cells)
     return table(header, rows)
+
+
+def _at(rows: Sequence[Mapping[str, float]], share: float) -> Mapping[str, float]:
+    """The part of a run's course that ends at some share of its compute."""
+    return [row for row in rows if row["compute"] <= share * rows[-1]["compute"] * 1.001][-1]
 
 
 def _cells(item: Curve, seen: float | None) -> list[str]:

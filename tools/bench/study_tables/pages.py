@@ -119,8 +119,8 @@ def read_axes(folder: Path) -> dict[str, StudyRuns]:
 
 
 def first_sections(folder: Path) -> Sections:
-    """The section of the first study's page: its recipes, falls and forecasts."""
+    """The section of the first study's page: its recipes and falls."""
     by_axis = {axis: StudyRuns.read(folder, axis) for axis in (HOURS, "steps")}
     runs = by_axis[HOURS]
-    parts = [facts(runs), answers_table(answers(RECIPES, by_axis)), falls_table(runs), forecasts_table(runs)]
+    parts = [facts(runs), answers_table(answers(RECIPES, by_axis)), falls_table(runs)]
     return {"first.md": {"first": "\n\n".join(parts)}}

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 
+import numpy as np
+
 from scalelab.curves import compare
-from scalelab.curves.compare import against, measured_rate
+from scalelab.curves.compare import against
 from scalelab.curves.comparison import Comparison
 from scalelab.curves.comparison_table import ComparisonRow
 from study_tables.axes import HOURS
+from study_tables.ends import ends
 from study_tables.runs import BASELINE, StudyRuns, table
 
 NO_FIT = "no fit"
@@ -69,7 +72,7 @@ class Answer:
         measured: mean of each seed's last four evaluations, less the baseline's.
         row: its row of `scalelab compare` over hours; None without a fit.
         words: by axis; `NO_FIT` where its evaluations carry none.
-        all_questions: the word over hours that holds for the lines of all questions together.
+        all_questions: the word over hours that holds for the lines of all questions together; empty if none is asked.
     """
 
     member: str
@@ -79,7 +82,7 @@ class Answer:
     measured: float | None
     row: ComparisonRow | None
     words: Mapping[str, str]
-    all_questions: str = OPEN
+    all_questions: str = ""
 
     @property
     def stands(self) -> str:
@@ -95,7 +98,7 @@ class Answer:
             *(f"`{self.member}`", self.task, str(self.seeds), measured, curve),
             *self.words.values(),
             f"**{self.stands}**",
-            self.all_questions,
+            *([self.all_questions] if self.all_questions else []),
         ]
 
 
@@ -152,12 +155,9 @@ def answers(question: Question, by_axis: Mapping[str, StudyRuns]) -> list[Answer
 
 
 def measured_difference(runs: StudyRuns, member: str, baseline: str, task: str) -> float | None:
-    """Mean of each seed's last evaluations, less the baseline's, at the compute that both spent; None without any."""
+    """Mean of the ends of a member's seeds, less the baseline's; None without runs."""
     one, other = runs.curve(member, task), runs.curve(baseline, task)
-    if one is None or other is None:
-        return None
-    at = min(min(item.compute_N[item.seed_N == seed].max() for seed in range(len(item.seeds))) for item in (one, other))
-    return measured_rate(one, at) - measured_rate(other, at)
+    return None if one is None or other is None else float(np.mean(ends(one)) - np.mean(ends(other)))
 
 
 def all_answers(by_axis: Mapping[str, StudyRuns]) -> dict[str, list[Answer]]:
@@ -178,8 +178,8 @@ def all_answers(by_axis: Mapping[str, StudyRuns]) -> dict[str, list[Answer]]:
 def answers_table(given: Sequence[Answer]) -> str:
     """A line for each answer."""
     axes = list(given[0].words)
-    header = ["member", "task", "seeds", "measured", "curve, 80 %", *axes, "on all axes", "with all questions"]
-    return table(header, [one.cells() for one in given])
+    header = ["member", "task", "seeds", "measured", "curve, 80 %", *axes, "on all axes"]
+    return table(header + ["with all questions"] * bool(given[0].all_questions), [one.cells() for one in given])
 
 
 def in_words(given: Sequence[Answer]) -> str:

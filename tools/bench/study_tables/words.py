@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from scalelab.curves import Analysis, compare
-from scalelab.curves.calibrate import calibrate, like
+from scalelab.curves.calibrate import SimulatedDesign, calibrate, like
 from scalelab.curves.compare import against
 from scalelab.curves.comparison import Comparison
+from scalelab.kept import Kept, key_of, user_folder
 from scalelab.numbers import share
 from study_tables.runs import BASELINE, StudyRuns, fits, table
 
@@ -29,10 +30,23 @@ HALVES = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
 
 
 def error_rates(recipes: Sequence[Comparison]) -> str:
-    """Words said of simulated recipes like those of a comparison, by their true difference, and of whole families."""
+    """Words said of simulated recipes like those of a comparison, by their true difference, and of whole families.
+
+    They are kept in the user's cache by what is simulated.
+    """
+    designs = {
+        (member, seeds): [replace(like(one), seeds=seeds) for one in against(recipes, member)]
+        for member, seeds in DESIGNS
+    }
+    key = key_of("words of the study", designs, VERDICTS, DIFFERENCES)
+    found: str = Kept(user_folder()).get(key, lambda: _simulated(designs))
+    return found
+
+
+def _simulated(designs: Mapping[tuple[str, int], Sequence[SimulatedDesign]]) -> str:
     rows, sentences = [], []
-    for member, seeds in DESIGNS:
-        found = calibrate([replace(like(one), seeds=seeds) for one in against(recipes, member)], VERDICTS, DIFFERENCES)
+    for (member, seeds), settings in designs.items():
+        found = calibrate(settings, VERDICTS, DIFFERENCES)
         for task, lines in found.rates.items():
             for line in lines:
                 shares = (line.better, line.worse, line.equal, line.cannot_tell, line.wrong)
