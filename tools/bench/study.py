@@ -17,6 +17,7 @@ from sections import replace_section
 from study_tables.axes import HOURS
 from study_tables.exercised import exercised_table, rows_of
 from study_tables.figure import draw
+from study_tables.legends import with_legend
 from study_tables.pages import Sections, first_sections, read_axes, second_sections
 from study_tables.questions import RECIPES, members_of
 from study_tables.runs import StudyRuns, take
@@ -31,7 +32,7 @@ def write(study: Path, sections: Sections) -> None:
     for document, named in sections.items():
         for name, text in named.items():
             begin = f"<!-- made by tools/bench/study.py: {name} -->"
-            replace_section(study / document, begin, "<!-- end -->", f"\n{text}\n")
+            replace_section(study / document, begin, "<!-- end -->", f"\n{with_legend(document, name, text)}\n")
 
 
 def pictures(runs: StudyRuns, study: Path) -> None:

@@ -1,0 +1,45 @@
+"""What the tables of the study's pages mean, by document and section; put above each."""
+
+from __future__ import annotations
+
+LEGENDS = {
+    ("README.md", "recipes"): """\
+A word counts only if it is said on five axes: hours, steps, tokens, and hours where decoding costs a quarter or
+four times as much. Numbers are measured differences: of the mean of each seed's last four evaluations. "No fit"
+is a member whose pass rate falls back or does not rise, so that there is no curve to compare; "unstable" is one
+that falls more than ScaleRL, and of which nothing else can be said.""",
+    ("README.md", "claims"): """\
+**Rule**: a claim names the word that it lets one expect of a member. One contrary word: *disagrees*. Of what
+should differ, one word as expected, and no member that falls or has no fit: *agrees*. What should be alike must
+be "equal" everywhere. Where the counter of the ingredient shows no work, or nothing ran: *not exercised*. Words
+must hold on all five axes; claims on speed are read at a quarter of the hours, on three clusters. Ends stand in
+for asymptotes.
+
+*Seeds*: of each of the two, that find the difference with 80 % by `scalelab design`, from ScaleRL's curve and
+drift and the spread of the two members' seeds (ScaleRL's alone where the other has one). Its drift on math is
+its decline, which is why so many are asked for. "–": measured at less than 0.01.""",
+    ("tables.md", "ends"): """\
+*end*: mean of a seed's last four evaluations; *best*: the highest mean of three in a row; *fell*: seeds that
+fell by 0.05 or more beyond chance; *gain seen*: share of a sigmoid's gain; *refused*: draws of a retired
+prompt.""",
+    ("tables.md", "recipes"): """\
+*measured*: of the ends, less the baseline's. *curve*: the same of the fitted curves. Then the word of `scalelab
+compare` on each axis; the words of one question hold together. *with all questions*: the word by hours that
+holds for all lines of all questions.""",
+    ("tables.md", "forecasts"): """\
+Mean size of the error of forecasts of the mean of the last three evaluations. *others' growth*: no change, and
+what the other members' runs gained on the average from there on.""",
+    ("tables.md", "ranking"): """\
+As measured: the mean of each seed's last three evaluations so far. By forecast: of the end, from the
+evaluations so far.""",
+    ("tables.md", "controls"): """\
+Two seeds against two others, in three ways.""",
+    ("tables.md", "pace"): """\
+GPU-hours of a step, as run, and simulated where decoding takes a quarter and four times as long.""",
+}
+
+
+def with_legend(document: str, name: str, text: str) -> str:
+    """A section's text with its legend above."""
+    legend = LEGENDS.get((document, name))
+    return text if legend is None else f"{legend}\n\n{text}"
