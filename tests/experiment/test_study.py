@@ -63,10 +63,12 @@ def section(page: str, name: str) -> str:
 def test_the_committed_sections_are_what_the_committed_points_give(tables: Any) -> None:
     """Those that take no fit; a member's end is also worked out by hand."""
     folder = STUDY / "two" / "runs"
-    read = tables.runs.pool_seeds(tables.axes.read_axis(sorted(folder.iterdir()), "hours"))[0]
+    members = [path for path in sorted(folder.iterdir()) if path.name != tables.runs.BENCHMARK]
+    read = tables.runs.pool_seeds(tables.axes.read_axis(members, "hours"))[0]
     found = tables.runs.StudyRuns(folder, tuple(read), (), ())
     for path in folder.glob("*/seed_*/manifest.json"):
         assert json.loads(path.read_text())["status"] == "finished"
+    assert tables.ends.benchmark_table(folder / tables.runs.BENCHMARK) == section("tables.md", "benchmark")
     assert tables.falls.grid_table(found) == section("README.md", "grid")
     assert tables.falls.falls_table(found) == section("tables.md", "falls")
     assert tables.falls.signs_table(found) == section("tables.md", "signs")
@@ -100,7 +102,17 @@ def test_the_study_ran_the_configurations_that_the_lab_has_today() -> None:
 
 
 def test_runs_that_were_made_twice_are_the_same(tables: Any) -> None:
-    assert all(equal for _, equal in tables.runs.repeated(STUDY / "runs"))
+    for runs in (STUDY / "runs", STUDY / "two" / "runs"):
+        found = tables.runs.repeated(runs)
+        assert found
+        assert all(equal for _, equal in found)
+
+
+def test_a_run_of_the_second_study_is_the_same_on_processors_of_two_makers() -> None:
+    runs = STUDY / "two" / "again", STUDY / "two" / "runs"
+    again = next(path.parent.relative_to(runs[0]) for path in runs[0].glob("*/seed_*/manifest.json"))
+    processors = [json.loads((one / again / "manifest.json").read_text())["hardware"]["processor"] for one in runs]
+    assert [name.partition(" ")[0] for name in processors] == ["Intel(R)", "AMD"]
 
 
 def test_a_member_is_unchanged_only_if_all_its_runs_are_the_baselines_to_the_last_byte(
@@ -121,7 +133,7 @@ def test_every_member_answers_a_question(tables: Any) -> None:
     names = [name.partition("/")[2] for name in load("study_two")]
     found = tables.runs.StudyRuns(STUDY, tuple(curve([0, 1], [0, 1], run=name) for name in names), (), ())
     asked = {name for question in tables.questions.QUESTIONS for name in tables.questions.members_of(question, found)}
-    assert set(names) == asked
+    assert set(names) - {tables.runs.BASELINE, tables.runs.BENCHMARK} == asked - {tables.runs.BASELINE}
 
 
 def made(run: str, seed: int, A: float) -> Any:

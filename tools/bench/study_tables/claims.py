@@ -27,10 +27,12 @@ from study_tables.questions import (
     measured_difference,
     words_of,
 )
-from study_tables.runs import BASELINE, StudyRuns, table
+from study_tables.runs import BASELINE, FIRST, StudyRuns, baseline_of, table
 
 Decision = Literal["agrees", "disagrees", "cannot tell", "not exercised"]
 Kind = Literal["end", "early", "parallel", "falls", "cut off"]
+
+BASELINES = (BASELINE, FIRST + BASELINE)
 
 EARLY = 0.25
 """Share of the compute at which a claim on speed is looked at."""
@@ -129,7 +131,7 @@ def decide(expects: Mapping[str, str], words: Mapping[tuple[str, str], str], exe
         words: what was said of a member (first) on a task (second).
         exercised: whether the ingredient had something to do.
     """
-    said = [(expects[member], word) for (member, _), word in words.items()]
+    said = [(expects[member.removeprefix(FIRST)], word) for (member, _), word in words.items()]
     if not exercised or not said:
         return "not exercised"
     if any(word in OPPOSITES[expected] for expected, word in said):
@@ -150,7 +152,7 @@ class Evidence:
 
     def __init__(self, by_axis: Mapping[str, StudyRuns], given: Sequence[Answer]) -> None:
         self._by_axis, self._runs = by_axis, by_axis[HOURS]
-        self._given = {(one.member, one.task): one for one in given if one.baseline == BASELINE}
+        self._given = {(one.member, one.task): one for one in given if one.baseline == baseline_of(one.member)}
         self._early: dict[tuple[str, str], str] | None = None
 
     def words(self, claim: Claim) -> dict[tuple[str, str], str]:
@@ -162,7 +164,7 @@ class Evidence:
             "falls": self._falls,
             "cut off": self._cut_off,
         }[claim.kind]()
-        return {key: word for key, word in found.items() if key[0] in claim.expects}
+        return {key: word for key, word in found.items() if key[0].removeprefix(FIRST) in claim.expects}
 
     def text(self, claim: Claim, key: tuple[str, str], word: str) -> str:
         """What was said of one member and task, and the word by hours where the axes differ."""
@@ -178,28 +180,31 @@ class Evidence:
             of_axes = []
             for axis in (HOURS, *DECODING):
                 runs = self._by_axis[axis]
-                found = [compared(question, runs, EARLY) for question in QUESTIONS if asks(question.members, asked)]
+                asking = [one for one in QUESTIONS if asks([name.removeprefix(FIRST) for name in one.members], asked)]
+                found = [compared(question, runs, EARLY) for question in asking]
                 of_axes.append({key: word for one in found for key, word in words_of(one).items()})
             self._early = {key: common_word([one.get(key, OPEN) for one in of_axes]) for key in of_axes[0]}
         return self._early
 
     def _parallel(self) -> dict[tuple[str, str], str]:
-        return {(one.run, " and ".join(one.tasks)): one.verdict for one in parallel(self._runs.of([BASELINE]))}
+        return {(one.run, " and ".join(one.tasks)): one.verdict for one in parallel(self._runs.of(BASELINES))}
 
     def _falls(self) -> dict[tuple[str, str], str]:
         from scalelab.curves.stability import stability
 
-        found = {item.task: stability(item) for item in self._runs.curves if item.run == BASELINE}
+        found = {(item.run, item.task): stability(item) for item in self._runs.curves if item.run in BASELINES}
         words = {True: "falls", False: "steady"}
         return {
-            (BASELINE, task): words[one.unstable] if one.unstable or one.seeds >= STEADY_FROM else OPEN
-            for task, one in found.items()
+            key: words[one.unstable] if one.unstable or one.seeds >= STEADY_FROM else OPEN for key, one in found.items()
         }
 
     def _cut_off(self) -> dict[tuple[str, str], str]:
-        rows = [row for (member, _), of_run in courses(self._runs).items() if member == BASELINE for row in of_run]
-        most = max((row["truncated"] for row in rows), default=float("nan"))
-        return {} if np.isnan(most) else {(BASELINE, "both"): "below" if most < CUT_OFF else "above"}
+        words = {}
+        for name in BASELINES:
+            rows = [row for (member, _), of_run in courses(self._runs).items() if member == name for row in of_run]
+            most = max((row["truncated"] for row in rows), default=float("nan"))
+            words |= {} if np.isnan(most) else {(name, "both"): "below" if most < CUT_OFF else "above"}
+        return words
 
 
 def asks(patterns: Sequence[str], members: set[str]) -> bool:
@@ -225,7 +230,9 @@ class Seeds:
 
     def spread(self, member: str, task: str) -> float:
         """Standard deviation between seeds: s² = Σ (y − ȳ of its member)² / Σ (seeds − 1), y the end of a seed."""
-        found = [ends(item) for name in (member, BASELINE) if (item := self._runs.curve(name, task)) is not None]
+        found = [
+            ends(item) for name in (member, baseline_of(member)) if (item := self._runs.curve(name, task)) is not None
+        ]
         squares = sum(float(((np.array(one) - np.mean(one)) ** 2).sum()) for one in found)
         spare = sum(len(one) - 1 for one in found)
         return float(np.sqrt(squares / spare)) if spare else self._designs[task].spread
@@ -273,7 +280,7 @@ def _needed(seeds: Seeds, runs: StudyRuns, words: Mapping[tuple[str, str], str],
     for member, task in words:
         size = difference
         if size is None:
-            measured = measured_difference(runs, member, BASELINE, task)
+            measured = measured_difference(runs, member, baseline_of(member), task)
             size = 0.0 if measured is None else abs(measured)
         enough = seeds.wanted(member, task, size) if size >= 0.5 * MARGIN else "–"
         told.append(f"{f'`{member}` ' * several}{task}: {enough}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
+from scipy.stats import spearmanr
 
-from scalelab.curves import Curve
+from scalelab.curves import Curve, pool_seeds, read_sources
 from study_tables.falls import courses, mean_of, of_seed
 from study_tables.runs import StudyRuns, table
 
@@ -60,3 +62,23 @@ def _cells(item: Curve, seen: float | None) -> list[str]:
     fallen = sum(of_seed(item, at).unstable for at in range(len(item.seeds)))
     share = "–" if seen is None else f"{seen:.0%}"
     return [f"{np.mean(ends(item)):.3f}", f"{np.mean(bests(item)):.3f}", f"{fallen} of {len(item.seeds)}", share]
+
+
+def benchmark_table(member: Path) -> str:
+    """The tasks of a member's runs beside each other: start, best and end, and how each follows the first.
+
+    *follows*: Spearman's rank correlation of the evaluations of one seed with those of the first task at the same
+    steps, after the first evaluation; means over seeds.
+    """
+    curves = pool_seeds(read_sources([member]))[0] if any(member.glob("seed_*")) else []
+    tasks = sorted(curves, key=lambda item: item.task != "math")
+    rows = []
+    for item in tasks:
+        seeds = range(len(item.seeds))
+        rate_SN = [item.pass_rate_N[item.seed_N == seed] for seed in seeds]
+        held_SN = [tasks[0].pass_rate_N[tasks[0].seed_N == seed] for seed in seeds]
+        ranks = [spearmanr(mine_N[1:], other_N[1:]).statistic for mine_N, other_N in zip(rate_SN, held_SN, strict=True)]
+        start = np.mean([rate_N[0] for rate_N in rate_SN])
+        cells = [f"{start:.3f}", f"{np.mean(bests(item)):.3f}", f"{np.mean(ends(item)):.3f}", f"{np.mean(ranks):.2f}"]
+        rows.append([item.task, str(len(item.seeds)), *cells])
+    return table(["task", "seeds", "start", "best", "end", f"follows {tasks[0].task}" if tasks else "follows"], rows)

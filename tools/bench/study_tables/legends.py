@@ -26,6 +26,8 @@ prompt.""",
 *measured*: of the ends, less the baseline's. *curve*: the same of the fitted curves. Then the word of `scalelab
 compare` on each axis; the words of one question hold together. *with all questions*: the word by hours that
 holds for all lines of all questions.""",
+    ("tables.md", "base"): """\
+ScaleRL from the first base model beside ScaleRL from the second.""",
     ("tables.md", "forecasts"): """\
 Mean size of the error of forecasts of the mean of the last three evaluations. *others' growth*: no change, and
 what the other members' runs gained on the average from there on.""",

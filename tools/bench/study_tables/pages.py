@@ -11,11 +11,12 @@ import numpy as np
 from scalelab.experiment import load
 from study_tables.axes import AXES, DECODING, HOURS
 from study_tables.claims import claims_table
-from study_tables.ends import ends_table
+from study_tables.ends import benchmark_table, ends_table
 from study_tables.exercised import exercised_table, of_member
 from study_tables.falls import falls_table, grid_table, signs_table
 from study_tables.predictability import forecasts_table
 from study_tables.questions import (
+    BASES,
     QUESTIONS,
     RECIPES,
     all_answers,
@@ -26,7 +27,7 @@ from study_tables.questions import (
     members_of,
 )
 from study_tables.ranking import looks, ranking_table, sweep_table
-from study_tables.runs import BASELINE, StudyRuns, repeated, table
+from study_tables.runs import BASELINE, BENCHMARK, FIRST, StudyRuns, repeated, table
 from study_tables.words import controls, error_rates
 
 NO_RUNS = "No finished runs yet."
@@ -57,12 +58,15 @@ def done_table(runs: StudyRuns) -> str:
     for question in QUESTIONS:
         planned = [name for name in family if any(fnmatch(name, pattern) for pattern in question.members)]
         planned = [name for name in planned if name != question.baseline]
-        made = [name for name in planned if runs.seeds(name)]
-        counts = sorted({runs.seeds(name) for name in made})
+        if not planned:
+            continue  # a question on the first base model, counted with that on the second
+        seeds_of = {name: runs.seeds(name) + runs.seeds(FIRST + name) for name in planned}
+        made = [name for name in planned if seeds_of[name]]
+        counts = sorted({seeds_of[name] for name in made})
         seeds = "–" if not counts else f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else str(counts[0])
         open_ = ", ".join(f"`{name}`" for name in planned if name not in made) or "–"
         rows.append([question.title, f"{len(made)} of {len(planned)}", seeds, open_])
-    rows.append([f"`{BASELINE}`, held against all", "1 of 1", str(runs.seeds(BASELINE)), "–"])
+    rows.append([f"`{BASELINE}`", "1 of 1", f"{runs.seeds(FIRST + BASELINE)} and {runs.seeds(BASELINE)}", "–"])
     return table(["question", "members that ran", "seeds", "not run"], rows)
 
 
@@ -105,6 +109,8 @@ def second_sections(by_axis: Mapping[str, StudyRuns]) -> Sections:
         "controls": controls(runs),
         "exercised": exercised_table({f"`{name}`": of_member(runs.folder, name) for name in shown}),
         "pace": pace_table(by_axis),
+        "benchmark": benchmark_table(runs.folder / BENCHMARK),
+        "base": answers_table(answers(BASES, by_axis)),
     }
     tables |= {
         question.name: answers_table(given[question.name]) if question.name in given else NO_RUNS

@@ -19,6 +19,10 @@ from study_tables.outcomes import OUTCOMES, write_outcomes
 
 KEPT = ("evals.jsonl", "config.gin", "manifest.json")
 BASELINE = "scalerl"
+FIRST = "first_base_"
+"""Beginning of the names of members that start from the first base model; all others start from the second."""
+BENCHMARK = "benchmark"
+"""Member that has a benchmark as a third task, and the baseline's evaluations on the others."""
 AGAIN = "again"
 """Folder, beside the runs, of those that were made a second time."""
 
@@ -57,6 +61,7 @@ class StudyRuns:
     def read(cls, folder: Path, axis: str = HOURS) -> StudyRuns:
         """Read and fit the runs below a folder."""
         members = [path for path in sorted(folder.iterdir()) if any(path.glob("seed_*/evals.jsonl"))]
+        members = [path for path in members if path.name != BENCHMARK]
         curves = pool_seeds(read_axis(members, axis))[0] if members else []
         analyses, refused = fits(curves)
         return cls(folder, tuple(curves), tuple(analyses), tuple(refused))
@@ -98,6 +103,11 @@ class StudyRuns:
         """Manifest of every run by MEMBER/seed_S."""
         found = sorted(self.folder.glob("*/seed_*/manifest.json"))
         return {path.parent.relative_to(self.folder).as_posix(): json.loads(path.read_text()) for path in found}
+
+
+def baseline_of(member: str) -> str:
+    """ScaleRL from the base model that a member starts from."""
+    return FIRST + BASELINE if member.startswith(FIRST) else BASELINE
 
 
 def fits(curves: Sequence[Curve]) -> tuple[list[Analysis], list[dict[str, str]]]:

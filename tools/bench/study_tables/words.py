@@ -14,7 +14,7 @@ from scalelab.curves.compare import against
 from scalelab.curves.comparison import Comparison
 from scalelab.kept import Kept, key_of, user_folder
 from scalelab.numbers import share
-from study_tables.runs import BASELINE, StudyRuns, fits, table
+from study_tables.runs import BASELINE, FIRST, StudyRuns, fits, table
 
 VERDICTS = 12
 """Simulated verdicts for each true difference, task and design: each takes a fit of all seeds of a recipe."""
@@ -22,7 +22,7 @@ VERDICTS = 12
 DIFFERENCES = (0.0, 0.02, 0.05)
 """True differences of simulated recipes."""
 
-DESIGNS = ((BASELINE, 4), ("magistral", 4), (BASELINE, 2))
+DESIGNS = ((FIRST + BASELINE, 3), (f"{FIRST}magistral", 3), (FIRST + BASELINE, 2))
 """Member whose curve, drift and spread are simulated, and seeds of each recipe."""
 
 HALVES = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
