@@ -6,7 +6,7 @@ import filecmp
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,7 @@ class StudyRuns:
     @classmethod
     def read(cls, folder: Path, axis: str = HOURS) -> StudyRuns:
         """Read and fit the runs below a folder."""
-        members = [path for path in sorted(folder.iterdir()) if any(path.glob("seed_*/evals.jsonl"))]
-        members = [path for path in members if path.name != BENCHMARK]
-        curves = pool_seeds(read_axis(members, axis))[0] if members else []
+        curves = read_members(folder, axis)
         analyses, refused = fits(curves)
         return cls(folder, tuple(curves), tuple(analyses), tuple(refused))
 
@@ -103,6 +101,20 @@ class StudyRuns:
         """Manifest of every run by MEMBER/seed_S."""
         found = sorted(self.folder.glob("*/seed_*/manifest.json"))
         return {path.parent.relative_to(self.folder).as_posix(): json.loads(path.read_text()) for path in found}
+
+
+def read_members(folder: Path, axis: str) -> list[Curve]:
+    """The curves of every member but the benchmark's, seeds pooled, under the names of their folders.
+
+    Members of both base models have one configuration, by which `scalelab` would pool them all.
+    """
+    members = [path for path in sorted(folder.iterdir()) if any(path.glob("seed_*/evals.jsonl"))]
+    return [
+        replace(item, run=path.name)
+        for path in members
+        if path.name != BENCHMARK
+        for item in pool_seeds(read_axis([path], axis))[0]
+    ]
 
 
 def baseline_of(member: str) -> str:
