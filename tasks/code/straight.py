@@ -29,7 +29,7 @@ _Statement = tuple[str | None, str, str, str]
 
 
 def computed(job: Job) -> Result | None:
-    """What the sandbox would answer to a job, if that can be computed here; else None."""
+    """The sandbox's result of a job, if it can be computed here; else None."""
     if job.kind != "call" or job.prelude or job.setup or len(job.code) > _LONGEST:
         return None
     read = _read(job.code, job.entry_point)
@@ -67,7 +67,7 @@ def _read(code: str, entry_point: str) -> tuple[str, list[_Statement]] | None:
 
 
 def _value(parameter: str, statements: list[_Statement], argument: int) -> int | None:
-    """What the function returns for an argument; None where it would fail, or a number is not small."""
+    """The function's value for an argument; None where it would fail, or a number is not small."""
     known, value = {"": 0, parameter: argument}, 0
     for name, left, sign, right in statements:
         a, b = (int(one) if one[:1].isdigit() else known.get(one) for one in (left, right))

@@ -61,7 +61,7 @@ def section(page: str, name: str) -> str:
 
 
 def test_the_committed_sections_are_what_the_committed_points_give(tables: Any) -> None:
-    """Those that take no fit; a member's end is also worked out by hand."""
+    """Compare the sections that take no fit; work a member's end out by hand, too."""
     folder = STUDY / "two" / "runs"
     read = tables.runs.read_members(folder, "hours")
     assert {item.run for item in read} == {path.name for path in folder.iterdir()} - {tables.runs.BENCHMARK}
@@ -69,7 +69,7 @@ def test_the_committed_sections_are_what_the_committed_points_give(tables: Any) 
     for path in folder.glob("*/seed_*/manifest.json"):
         assert json.loads(path.read_text())["status"] == "finished"
     assert tables.ends.benchmark_table(folder / tables.runs.BENCHMARK) == section("tables.md", "benchmark")
-    assert tables.falls.grid_table(found) == section("README.md", "grid")
+    assert section("README.md", "grid").endswith(f"\n\n{tables.falls.grid_table(found)}")
     assert tables.falls.falls_table(found) == section("tables.md", "falls")
     assert tables.falls.signs_table(found) == section("tables.md", "signs")
     by_hand = []

@@ -21,7 +21,7 @@ from study_tables.questions import (
     NO_FIT,
     OPEN,
     QUESTIONS,
-    Answer,
+    MemberAnswer,
     common_word,
     compared,
     measured_difference,
@@ -143,20 +143,20 @@ def decide(expects: Mapping[str, str], words: Mapping[tuple[str, str], str], exe
 
 
 class Evidence:
-    """What was said of members, by kind of claim.
+    """Words that were said of members, by kind of claim.
 
     Args:
         by_axis: the runs on every axis.
         given: answers at the end of the budget.
     """
 
-    def __init__(self, by_axis: Mapping[str, StudyRuns], given: Sequence[Answer]) -> None:
+    def __init__(self, by_axis: Mapping[str, StudyRuns], given: Sequence[MemberAnswer]) -> None:
         self._by_axis, self._runs = by_axis, by_axis[HOURS]
         self._given = {(one.member, one.task): one for one in given if one.baseline == baseline_of(one.member)}
         self._early: dict[tuple[str, str], str] | None = None
 
     def words(self, claim: Claim) -> dict[tuple[str, str], str]:
-        """What was said of the members of a claim, by member and task."""
+        """Words said of the members of a claim, by member and task."""
         found = {
             "end": self._at_end,
             "early": self._at_first,
@@ -167,7 +167,7 @@ class Evidence:
         return {key: word for key, word in found.items() if key[0].removeprefix(FIRST) in claim.expects}
 
     def text(self, claim: Claim, key: tuple[str, str], word: str) -> str:
-        """What was said of one member and task, and the word by hours where the axes differ."""
+        """The word said of one member and task, and that by hours where the axes differ."""
         by_hours = self._given[key].words[HOURS] if claim.kind == "end" else word
         return f"`{key[0]}` {key[1]}: {word}" + (f" ({by_hours} by hours)" if by_hours != word else "")
 
@@ -255,7 +255,7 @@ class Seeds:
         return "> 100" if found is None else str(found)
 
 
-def claims_table(by_axis: Mapping[str, StudyRuns], given: Sequence[Answer], recipes: Sequence[Comparison]) -> str:
+def claims_table(by_axis: Mapping[str, StudyRuns], given: Sequence[MemberAnswer], recipes: Sequence[Comparison]) -> str:
     """A line for each claim: what was said, the decision, and the seeds that an open one takes."""
     evidence, seeds, runs = Evidence(by_axis, given), Seeds(by_axis[HOURS], recipes), by_axis[HOURS]
     worked = exercises(runs.folder)

@@ -80,7 +80,7 @@ def of_seed(item: Curve, at: int) -> Stability:
 
 
 def depth(item: Curve, at: int) -> float:
-    """How far the last four evaluations of a seed are below the best three in a row before."""
+    """Distance of the last four evaluations of a seed below the best three in a row before."""
     rate_N = item.pass_rate_N[item.seed_N == at]
     return float(np.convolve(rate_N, np.full(3, 1 / 3), "valid").max() - rate_N[-4:].mean())
 

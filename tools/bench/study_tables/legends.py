@@ -1,4 +1,4 @@
-"""What the tables of the study's pages mean, by document and section; put above each."""
+"""Legends of the study's tables, by document and section; put above each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ A word counts only if it is said on five axes: hours, steps, tokens, and hours w
 four times as much. Numbers are measured differences: of the mean of each seed's last four evaluations. "No fit"
 is a member whose pass rate falls back or does not rise, so that there is no curve to compare; "unstable" is one
 that falls more than ScaleRL, and of which nothing else can be said.""",
+    ("README.md", "grid"): """\
+*Best less end*: the highest mean of three evaluations, less that of the last four.""",
     ("README.md", "claims"): """\
 **Rule**: a claim names the word that it lets one expect of a member. One contrary word: *disagrees*. Of what
 should differ, one word as expected, and no member that falls or has no fit: *agrees*. What should be alike must

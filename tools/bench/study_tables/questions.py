@@ -67,7 +67,7 @@ QUESTIONS = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class MemberAnswer:
     """Findings on one member and one task.
 
     Attributes:
@@ -145,7 +145,7 @@ def words_of(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], str]:
     return {(run, one.task): word for one in comparisons for run, word in one.verdicts.items()}
 
 
-def answers(question: Question, by_axis: Mapping[str, StudyRuns]) -> list[Answer]:
+def answers(question: Question, by_axis: Mapping[str, StudyRuns]) -> list[MemberAnswer]:
     """Every member of a question against its baseline, task by task, on every axis."""
     compared_by = {axis: compared(question, runs) for axis, runs in by_axis.items()}
     said = {axis: words_of(found) for axis, found in compared_by.items()}
@@ -156,7 +156,7 @@ def answers(question: Question, by_axis: Mapping[str, StudyRuns]) -> list[Answer
             words = {axis: of_axis.get((member, task), NO_FIT) for axis, of_axis in said.items()}
             measured = measured_difference(runs, member, question.baseline, task)
             row = rows.get((member, task))
-            given.append(Answer(member, question.baseline, task, runs.seeds(member), measured, row, words))
+            given.append(MemberAnswer(member, question.baseline, task, runs.seeds(member), measured, row, words))
     return given
 
 
@@ -166,7 +166,7 @@ def measured_difference(runs: StudyRuns, member: str, baseline: str, task: str) 
     return None if one is None or other is None else float(np.mean(ends(one)) - np.mean(ends(other)))
 
 
-def all_answers(by_axis: Mapping[str, StudyRuns]) -> dict[str, list[Answer]]:
+def all_answers(by_axis: Mapping[str, StudyRuns]) -> dict[str, list[MemberAnswer]]:
     """Answers to all questions that have runs, by the question's name, with the words that hold for all together."""
     runs = by_axis[HOURS]
     together = against([one for question in QUESTIONS for one in compared(question, runs)], BASELINE)
@@ -181,14 +181,14 @@ def all_answers(by_axis: Mapping[str, StudyRuns]) -> dict[str, list[Answer]]:
     }
 
 
-def answers_table(given: Sequence[Answer]) -> str:
+def answers_table(given: Sequence[MemberAnswer]) -> str:
     """A line for each answer."""
     axes = list(given[0].words)
     header = ["member", "task", "seeds", "measured", "curve, 80 %", *axes, "on all axes"]
     return table(header + ["with all questions"] * bool(given[0].all_questions), [one.cells() for one in given])
 
 
-def in_words(given: Sequence[Answer]) -> str:
+def in_words(given: Sequence[MemberAnswer]) -> str:
     """Answers in a line for each task: which members are better, worse, equal, unstable, or cannot be told."""
     lines = []
     for task in dict.fromkeys(one.task for one in given):
@@ -201,7 +201,7 @@ def in_words(given: Sequence[Answer]) -> str:
     return "\n".join(lines)
 
 
-def _named(one: Answer) -> str:
+def _named(one: MemberAnswer) -> str:
     """A member with its measured difference, and where hours alone say something, that word."""
     by_hours = one.words[HOURS]
     only = f", {by_hours} by hours" if one.stands == OPEN and by_hours != OPEN else ""

@@ -1,4 +1,4 @@
-"""How early the order of the recipes was known, and what a sweep that ends losers early would have spent."""
+"""Time at which the order of the recipes was known, and the spending of a sweep that ends losers early."""
 
 from __future__ import annotations
 

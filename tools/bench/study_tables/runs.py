@@ -73,7 +73,7 @@ class StudyRuns:
         return next((item for item in self.curves if (item.run, item.task) == (member, task)), None)
 
     def seeds(self, member: str) -> int:
-        """How many runs a member has."""
+        """Number of runs that a member has."""
         return max((len(item.seeds) for item in self.curves if item.run == member), default=0)
 
     def members(self) -> list[str]:

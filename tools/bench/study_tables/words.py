@@ -1,4 +1,4 @@
-"""How often a word is wrong: simulated studies like this one, and members held against themselves."""
+"""Rates of wrong words: simulated studies like this one, and members held against themselves."""
 
 from __future__ import annotations
 
