@@ -47,7 +47,7 @@ def test_gloo_takes_the_interface_that_is_named() -> None:
     """By an interface that does not exist gloo refuses to start, by every one that does it starts."""
     group = (
         "import torch.distributed as d; d.init_process_group('gloo', store=d.HashStore(), rank=0, world_size=1); "
-        "d.all_reduce(__import__('torch').ones(1)); d.destroy_process_group()"  # whose threads else outlive the interpreter
+        "d.all_reduce(__import__('torch').ones(1)); d.destroy_process_group()"  # whose threads outlive the interpreter
     )
     ended = {}
     for name in (*psutil.net_if_addrs(), "no_such_0"):

@@ -39,11 +39,12 @@ Sections = dict[str, dict[str, str]]
 def facts(runs: StudyRuns) -> str:
     """Runs and what they cost, in a sentence."""
     manifests = runs.manifests()
+    members = {name.partition("/")[0].removeprefix(FIRST) for name in manifests}
     cpu = sum(sum(one["cpu_seconds"].values()) for one in manifests.values()) / 3600
     commits = len({one["git_commit"][:10] for one in manifests.values()})
     processors = ", ".join(sorted({one["hardware"]["processor"] for one in manifests.values()}))
     said = [
-        f"{len(manifests)} runs of {len(runs.members())} members, {cpu:.1f} core-hours, made at {commits} commits",
+        f"{len(manifests)} runs of {len(members)} members, {cpu:.1f} core-hours, made at {commits} commits",
         f"on {processors}.",
     ]
     twice = repeated(runs.folder)
