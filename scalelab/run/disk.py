@@ -120,10 +120,8 @@ def check_fine_tuning_disk(path: Path, run: Run) -> None:
         LabError: naming what takes how much.
     """
     hf_config = run.model.to_hf()
-    checkpoint, model = (
-        checkpoint_bytes(hf_config, run.tuner_setup.dtype),
-        BYTES["bfloat16"] * parameters(hf_config).total,
-    )
+    checkpoint = checkpoint_bytes(hf_config, run.tuner_setup.dtype)
+    model = BYTES["bfloat16"] * parameters(hf_config).total
     parent, free = _free(path)
     if free < max(_LEAST, 2 * checkpoint + model):
         raise LabError(
