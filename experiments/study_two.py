@@ -68,6 +68,24 @@ def _prompts(size: int) -> Experiment:
     return scalerl.override(sizes, f"{size:,} training prompts a task.")
 
 
+def _with_many_prompts() -> dict[str, Experiment]:
+    """Recipes, ingredients, lengths and batches where few prompts come back: no run starves, ends are ceilings."""
+    many = _prompts(1024)
+    changed = leave_one_out(many)
+    del changed["curriculum"], changed["fp32_head"]  # neither has much to do
+    chosen = recipes(many, prompts_to_drop_from=27)
+    del chosen["scalerl"]  # `prompts_1024`
+    members = {
+        **chosen,
+        **_named("without", changed),
+        "k4": many.override({"PipelineRL.k": 4}, "Rollouts at most 4 steps old."),
+        "length_56": length(many, tokens=56, answer=24, window=6, prompt=80),
+        "length_96": length(many, tokens=96, answer=24, window=6, prompt=80),
+        **batches(many, (8, 32), generations=8),
+    }
+    return {name: one.override({}, f"1,024 prompts a task. {one.description}") for name, one in members.items()}
+
+
 def _noisy() -> dict[str, Experiment]:
     """Verdicts that err in training: do they cost rate or asymptote?"""
     base = scalerl.with_fragments("verdicts/noisy")
@@ -105,4 +123,5 @@ experiments = {
     "width_192": _wide(192),
     **batches(scalerl, (8, 32), generations=8),
     **_named("baseline_and", additions(scalerl)),
+    **_named("many", _with_many_prompts()),
 }
