@@ -37,7 +37,7 @@ def write(study: Path, sections: Sections) -> None:
 
 def pictures(runs: StudyRuns, study: Path) -> None:
     """Draw the recipes' curves, and the figure for a talk."""
-    items = runs.of(members_of(RECIPES, runs))
+    items = runs.of(members_of(RECIPES[0], runs))
     plot_fits([item.fit.curve for item in items], items, study / "recipes.png", until=125.0)
     draw(runs, study / "talk.png")
 

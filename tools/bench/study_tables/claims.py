@@ -27,12 +27,12 @@ from study_tables.questions import (
     measured_difference,
     words_of,
 )
-from study_tables.runs import BASELINE, FIRST, StudyRuns, baseline_of, table
+from study_tables.runs import BASELINE, CENTRES, StudyRuns, baseline_of, change_of, table
 
 Decision = Literal["agrees", "disagrees", "cannot tell", "not exercised"]
 Kind = Literal["end", "early", "parallel", "falls", "cut off"]
 
-BASELINES = (BASELINE, FIRST + BASELINE)
+BASELINES = tuple(CENTRES.values())
 
 EARLY = 0.25
 """Share of the compute at which a claim on speed is looked at."""
@@ -99,7 +99,7 @@ CLAIMS = (
     ),
     Claim("PipelineRL and PPO-off-policy end alike", "§3.1", {"without_schedule": "equal"}, counter="schedule"),
     Claim("PipelineRL is faster", "§3.1", {"without_schedule": "worse"}, "early", "schedule"),
-    Claim("PipelineRL-4 is as good as -8", "§3.1", {"k4_slow_cispo": "equal"}),
+    Claim("PipelineRL-4 is as good as -8", "§3.1", {"k4": "equal"}),
     Claim("More tokens raise the end", "§5", {"length_56": "worse", "length_96": "better"}),
     Claim("More tokens are slower at first", "§5", {"length_56": "better", "length_96": "worse"}, "early"),
     Claim("A larger batch raises the end", "§5", {"batch_64": "worse", "batch_256": "better"}),
@@ -120,7 +120,7 @@ CLAIMS = (
 )
 
 
-def decide(expects: Mapping[str, str], words: Mapping[tuple[str, str], str], exercised: bool = True) -> Decision:
+def decide(expects: Mapping[str, str], words: Mapping[tuple[str, str], str]) -> Decision:
     """Decide a claim by what was said.
 
     One word that contradicts it suffices to disagree. Of what should differ, one word that says so suffices to agree,
@@ -128,11 +128,10 @@ def decide(expects: Mapping[str, str], words: Mapping[tuple[str, str], str], exe
 
     Args:
         expects: expected word by member.
-        words: what was said of a member (first) on a task (second).
-        exercised: whether the ingredient had something to do.
+        words: what was said of a member (first) on a task (second), where its ingredient had something to do.
     """
-    said = [(expects[member.removeprefix(FIRST)], word) for (member, _), word in words.items()]
-    if not exercised or not said:
+    said = [(expects[change_of(member)], word) for (member, _), word in words.items()]
+    if not said:
         return "not exercised"
     if any(word in OPPOSITES[expected] for expected, word in said):
         return "disagrees"
@@ -164,7 +163,7 @@ class Evidence:
             "falls": self._falls,
             "cut off": self._cut_off,
         }[claim.kind]()
-        return {key: word for key, word in found.items() if key[0].removeprefix(FIRST) in claim.expects}
+        return {key: word for key, word in found.items() if change_of(key[0]) in claim.expects}
 
     def text(self, claim: Claim, key: tuple[str, str], word: str) -> str:
         """The word said of one member and task, and that by hours where the axes differ."""
@@ -180,7 +179,7 @@ class Evidence:
             of_axes = []
             for axis in (HOURS, *DECODING):
                 runs = self._by_axis[axis]
-                asking = [one for one in QUESTIONS if asks([name.removeprefix(FIRST) for name in one.members], asked)]
+                asking = [one for one in QUESTIONS if asks([change_of(name) for name in one.members], asked)]
                 found = [compared(question, runs, EARLY) for question in asking]
                 of_axes.append({key: word for one in found for key, word in words_of(one).items()})
             self._early = {key: common_word([one.get(key, OPEN) for one in of_axes]) for key in of_axes[0]}
@@ -222,11 +221,11 @@ class Seeds:
 
     Args:
         runs: over hours.
-        recipes: the comparison of the recipes on every task, whose baseline's curve is planned.
+        recipes: comparisons of recipes with every baseline, whose curve is planned; on every task.
     """
 
     def __init__(self, runs: StudyRuns, recipes: Sequence[Comparison]) -> None:
-        self._runs, self._designs = runs, {one.task: like(one) for one in recipes}
+        self._runs, self._designs = runs, {(one.baseline, one.task): like(one) for one in recipes}
 
     def spread(self, member: str, task: str) -> float:
         """Standard deviation between seeds: s² = Σ (y − ȳ of its member)² / Σ (seeds − 1), y the end of a seed."""
@@ -235,11 +234,11 @@ class Seeds:
         ]
         squares = sum(float(((np.array(one) - np.mean(one)) ** 2).sum()) for one in found)
         spare = sum(len(one) - 1 for one in found)
-        return float(np.sqrt(squares / spare)) if spare else self._designs[task].spread
+        return float(np.sqrt(squares / spare)) if spare else self._designs[baseline_of(member), task].spread
 
     def wanted(self, member: str, task: str, difference: float) -> str:
         """Seeds of each of the two that find a difference with 80 %."""
-        design = self._designs[task]
+        design = self._designs[baseline_of(member), task]
         plan = Plan(
             spread=self.spread(member, task),
             evaluations=len(design.compute_N) - 1,
@@ -258,17 +257,21 @@ class Seeds:
 def claims_table(by_axis: Mapping[str, StudyRuns], given: Sequence[MemberAnswer], recipes: Sequence[Comparison]) -> str:
     """A line for each claim: what was said, the decision, and the seeds that an open one takes."""
     evidence, seeds, runs = Evidence(by_axis, given), Seeds(by_axis[HOURS], recipes), by_axis[HOURS]
-    worked = exercises(runs.folder)
+    worked = {centre: exercises(runs.folder, centre) for centre in BASELINES}
     rows, decisions = [], Counter[str]()
     for claim in CLAIMS:
         words = evidence.words(claim)
-        decision = decide(claim.expects, words, worked.get(claim.counter, True))
+        counted = {key: word for key, word in words.items() if worked[baseline_of(key[0])].get(claim.counter, True)}
+        decision = decide(claim.expects, counted)
         decisions[decision] += 1
-        said = "; ".join(evidence.text(claim, key, word) for key, word in words.items()) or "no runs"
+        said = "; ".join(
+            evidence.text(claim, key, word) + ("" if key in counted else " (not exercised)")
+            for key, word in words.items()
+        )
         needed = ["–", "–"]
         if decision == "cannot tell" and claim.kind == "end":
-            needed = [_needed(seeds, runs, words, MARGIN), _needed(seeds, runs, words, None)]
-        rows.append([claim.text, claim.where, said, f"**{decision}**", *needed])
+            needed = [_needed(seeds, runs, counted, MARGIN), _needed(seeds, runs, counted, None)]
+        rows.append([claim.text, claim.where, said or "no runs", f"**{decision}**", *needed])
     header = ["claim", "ScaleRL", "said", "decision", f"seeds to find {MARGIN:g}", "seeds to find what was measured"]
     counts = ", ".join(f"{decision}: {count}" for decision, count in decisions.most_common())
     return f"{table(header, rows)}\n\nOf {len(CLAIMS)} claims {counts}."

@@ -10,7 +10,7 @@ import numpy as np
 
 from study_tables.course import COURSE, course_of, read_course
 from study_tables.falls import mean_of
-from study_tables.runs import BASELINE, table
+from study_tables.runs import CENTRES, table
 
 Rows = Sequence[dict[str, float]]
 
@@ -93,8 +93,9 @@ def of_member(folder: Path, member: str) -> list[Rows]:
     return [rows_of(path) for path in sorted((folder / member).glob("seed_*"))]
 
 
-def exercises(folder: Path) -> dict[str, bool]:
-    """Ingredients that had something to do in the baseline's runs, by name."""
-    runs, bare = of_member(folder, BASELINE), of_member(folder, "without_fp32_head")
+def exercises(folder: Path, baseline: str) -> dict[str, bool]:
+    """Ingredients that had something to do in the runs of a baseline, by name."""
+    beginning = next(key for key, centre in CENTRES.items() if centre == baseline)
+    runs, bare = of_member(folder, baseline), of_member(folder, f"{beginning}without_fp32_head")
     found = {one.ingredient: bool(one.mean(runs) >= one.least) for one in COUNTERS}
     return found | {"fp32 head": bool(bare) and head_gap(bare) >= HEAD * head_gap(runs)}

@@ -27,7 +27,7 @@ from study_tables.questions import (
     members_of,
 )
 from study_tables.ranking import looks, ranking_table, sweep_table
-from study_tables.runs import BASELINE, BENCHMARK, FIRST, StudyRuns, repeated, table
+from study_tables.runs import BASELINE, BENCHMARK, CENTRES, FIRST, MANY, StudyRuns, repeated, table
 from study_tables.words import controls, error_rates
 
 NO_RUNS = "No finished runs yet."
@@ -86,13 +86,16 @@ def pace_table(by_axis: Mapping[str, StudyRuns]) -> str:
 def second_sections(by_axis: Mapping[str, StudyRuns]) -> Sections:
     """All sections that the second study's pages hold."""
     runs, given = by_axis[HOURS], all_answers(by_axis)
-    recipes = compared(RECIPES, runs)
-    taken = looks(runs, members_of(RECIPES, runs))
+    recipes = [one for question in RECIPES for one in compared(question, runs)]
+    ranked = members_of(RECIPES[0], runs)
+    taken = looks(runs, ranked)
     budget = max(float(item.compute_N.max()) for item in runs.curves)
     shown = [
         BASELINE,
         *(name for name in runs.members() if name.startswith("without_")),
-        *members_of(RECIPES, runs)[1:],
+        *ranked[1:],
+        CENTRES[MANY],
+        *(name for name in runs.members() if name.startswith(MANY)),
     ]
     every = [one for of_question in given.values() for one in of_question]
     readme = {"facts": facts(runs), "grid": grid_table(runs), "claims": claims_table(by_axis, every, recipes)}
@@ -129,5 +132,5 @@ def first_sections(folder: Path) -> Sections:
     """The section of the first study's page: its recipes and falls."""
     by_axis = {axis: StudyRuns.read(folder, axis) for axis in (HOURS, "steps")}
     runs = by_axis[HOURS]
-    parts = [facts(runs), answers_table(answers(RECIPES, by_axis)), falls_table(runs)]
+    parts = [facts(runs), answers_table(answers(RECIPES[0], by_axis)), falls_table(runs)]
     return {"first.md": {"first": "\n\n".join(parts)}}

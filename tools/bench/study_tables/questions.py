@@ -14,7 +14,7 @@ from scalelab.curves.comparison import Comparison
 from scalelab.curves.comparison_table import ComparisonRow
 from study_tables.axes import HOURS
 from study_tables.ends import ends
-from study_tables.runs import BASELINE, FIRST, StudyRuns, table
+from study_tables.runs import BASELINE, CENTRES, FIRST, MANY, StudyRuns, table
 
 NO_FIT = "no fit"
 """Word of a member whose evaluations no rising or falling curve goes through."""
@@ -44,15 +44,26 @@ class Question:
 
 NAMES = ("deepseek_grpo", "qwen25_dapo", "magistral", "minimax_m1")
 
-RECIPES = Question("recipes", "Which recipe?", tuple(FIRST + name for name in NAMES), FIRST + BASELINE)
+RECIPES = (
+    Question("recipes", "Which recipe?", tuple(FIRST + name for name in NAMES), FIRST + BASELINE),
+    Question("recipes_second", "Which recipe, from the second base model?", NAMES),
+    Question("recipes_many", "Which recipe, with 1,024 prompts?", tuple(MANY + name for name in NAMES), CENTRES[MANY]),
+)
+"""The recipes, among the members of each baseline."""
 
 BASES = Question("base", "Does the base model matter?", (FIRST + BASELINE,))
 
 QUESTIONS = (
-    RECIPES,
-    Question("recipes_second", "Which recipe, from the second base model?", NAMES),
+    *RECIPES,
     Question("without", "What is each ingredient worth?", ("without_*",)),
     Question("without_first", "And from the first base model?", (f"{FIRST}without_*",), FIRST + BASELINE),
+    Question("without_many", "Ingredients, with 1,024 prompts?", (f"{MANY}without_*",), CENTRES[MANY]),
+    Question(
+        "axes_many",
+        "Length, batch and staleness, with 1,024 prompts?",
+        (f"{MANY}length_*", f"{MANY}batch_*", f"{MANY}k4"),
+        CENTRES[MANY],
+    ),
     Question("additions", "What does each ingredient give alone?", ("baseline_and_*",), "baseline_and_baseline"),
     Question("staleness", "How stale, at which learning rate, with which loss?", ("k*",)),
     Question("prompts", "How many training prompts?", ("prompts_*",)),

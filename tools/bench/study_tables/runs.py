@@ -21,6 +21,10 @@ KEPT = ("evals.jsonl", "config.gin", "manifest.json")
 BASELINE = "scalerl"
 FIRST = "first_base_"
 """Beginning of the names of members that start from the first base model; all others start from the second."""
+MANY = "many_"
+"""Beginning of the names of members with 1,024 prompts a task; the others have 256."""
+CENTRES = {FIRST: FIRST + BASELINE, MANY: "prompts_1024", "": BASELINE}
+"""ScaleRL among the members whose names begin so, which are compared with it."""
 BENCHMARK = "benchmark"
 """Member that has a benchmark as a third task, and the baseline's evaluations on the others."""
 AGAIN = "again"
@@ -118,8 +122,15 @@ def read_members(folder: Path, axis: str) -> list[Curve]:
 
 
 def baseline_of(member: str) -> str:
-    """ScaleRL from the base model that a member starts from."""
-    return FIRST + BASELINE if member.startswith(FIRST) else BASELINE
+    """ScaleRL from the base model, and with the prompts, of a member."""
+    return next(centre for beginning, centre in CENTRES.items() if member.startswith(beginning))
+
+
+def change_of(member: str) -> str:
+    """What a member changes: its name without what it shares with its baseline; `BASELINE` for a baseline."""
+    if member in CENTRES.values():
+        return BASELINE
+    return member.removeprefix(next(beginning for beginning in CENTRES if member.startswith(beginning)))
 
 
 def fits(curves: Sequence[Curve]) -> tuple[list[Analysis], list[dict[str, str]]]:

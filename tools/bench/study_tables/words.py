@@ -14,7 +14,7 @@ from scalelab.curves.compare import against
 from scalelab.curves.comparison import Comparison
 from scalelab.kept import Kept, key_of, user_folder
 from scalelab.numbers import share
-from study_tables.runs import BASELINE, FIRST, StudyRuns, fits, table
+from study_tables.runs import BASELINE, CENTRES, FIRST, MANY, StudyRuns, fits, table
 
 VERDICTS = 12
 """Simulated verdicts for each true difference, task and design: each takes a fit of all seeds of a recipe."""
@@ -22,7 +22,7 @@ VERDICTS = 12
 DIFFERENCES = (0.0, 0.02, 0.05)
 """True differences of simulated recipes."""
 
-DESIGNS = ((FIRST + BASELINE, 3), (f"{FIRST}magistral", 3), (FIRST + BASELINE, 2))
+DESIGNS = ((CENTRES[MANY], 3), (FIRST + BASELINE, 3), (f"{FIRST}magistral", 3), (FIRST + BASELINE, 2))
 """Member whose curve, drift and spread are simulated, and seeds of each recipe."""
 
 HALVES = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
@@ -30,14 +30,15 @@ HALVES = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
 
 
 def error_rates(recipes: Sequence[Comparison]) -> str:
-    """Words said of simulated recipes like those of a comparison, by their true difference, and of whole families.
+    """Words said of simulated recipes like those of comparisons, by their true difference, and of whole families.
 
     They are kept in the user's cache by what is simulated.
     """
-    designs = {
-        (member, seeds): [replace(like(one), seeds=seeds) for one in against(recipes, member)]
-        for member, seeds in DESIGNS
-    }
+    designs = {}
+    for member, seeds in DESIGNS:
+        mine = [one for one in recipes if member in (one.baseline, *one.verdicts)]
+        if mine:
+            designs[member, seeds] = [replace(like(one), seeds=seeds) for one in against(mine, member)]
     key = key_of("words of the study", designs, VERDICTS, DIFFERENCES)
     found: str = Kept(user_folder()).get(key, lambda: _simulated(designs))
     return found
