@@ -75,12 +75,15 @@ def run(args: argparse.Namespace) -> int | None:
         raise LabError("--steps names checkpoints of a run's folder; give runs/NAME in place of one checkpoint")
     from scalelab.session.evaluate_model import EvaluationRequest, evaluate_model
     from scalelab.start.model_folder import config_of, find_model
+    from scalelab.virtual.cluster import take_arithmetic
 
     config = config_of(args.checkpoint)
     model = find_model(args.checkpoint, _run_of(config, args.trust) if config else None)
     tasks = args.tasks or [task.name for task in model.run.tasks] if model.run else args.tasks
     if not tasks:
         raise LabError(f"{args.checkpoint} belongs to no run: name its tasks, such as --task gsm8k")
+    if model.run is not None:
+        take_arithmetic(model.run)
     asked = EvaluationRequest(
         tasks=_tasks(tuple(dict.fromkeys(tasks)), args.sets, model.run),
         data=args.data,
@@ -101,6 +104,7 @@ def _evaluate_run(args: argparse.Namespace) -> None:
     from scalelab.commands.output import print_json, print_table
     from scalelab.experiment import resolve
     from scalelab.session.evaluate_run import evaluate_run
+    from scalelab.virtual.cluster import take_arithmetic
     from scalelab.watch.progress import Progress
 
     exclusive = {
@@ -121,6 +125,7 @@ def _evaluate_run(args: argparse.Namespace) -> None:
         resolved = resolve(str(args.checkpoint / "config.gin"), args.sets, imports=args.trust)
     except UntrustedError as error:
         raise LabError(f"{error}; if it is yours, add --trust") from None
+    take_arithmetic(resolved.run)
     with Progress() as progress:
         lines = evaluate_run(args.checkpoint, resolved, args.steps, progress)
     if args.json:

@@ -233,12 +233,11 @@ def _prepare(args: argparse.Namespace, run: Run) -> None:
     from scalelab.virtual.cluster import take_arithmetic
 
     demand_engines(run.cluster.device)
-    if sys.orig_argv[1:3] == ["-m", "scalelab"]:
-        if args.attended is not None:
-            os.set_inheritable(args.attended, True)  # a process that is started anew is attended as this one is
-        take_arithmetic(run)
-        if args.attended is not None:
-            os.set_inheritable(args.attended, False)
+    if args.attended is not None:
+        os.set_inheritable(args.attended, True)  # a process that is started anew is attended as this one is
+    take_arithmetic(run)
+    if args.attended is not None:
+        os.set_inheritable(args.attended, False)
 
 
 def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:

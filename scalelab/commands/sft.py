@@ -33,9 +33,11 @@ def run(args: argparse.Namespace) -> None:
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.only_sft import fine_tune
     from scalelab.session.signals import heed_signals
+    from scalelab.virtual.cluster import take_arithmetic
     from scalelab.watch.progress import Progress
 
     experiment = resolve(args.experiment, args.sets, imports=True)
+    take_arithmetic(experiment.run)
     demand_engines()
     heed_signals()
     with python_stderr_apart(), Progress() as progress:

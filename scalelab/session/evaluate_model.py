@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from moe.cpu.portable import hide_wider
 from moe.durable import made_whole
 from moe.model.size import kv_bytes_per_token
 from scalelab.errors import LabError, nearest
@@ -199,6 +200,7 @@ def sample(
     seed: int,
 ) -> list[Rollout]:
     """Generate and grade all completions, in the order of the prompts, on an engine in this process."""
+    hide_wider()  # before vLLM is imported
     from scalelab.rollout.generator import Generator
     from scalelab.rollout.tokenizer import with_texts
     from scalelab.session.drive import unwrapped

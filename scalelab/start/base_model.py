@@ -54,7 +54,7 @@ NOT_SFT = ("lr", "warmup_steps", "decay", "decay_until", "lr_at_end", "moments",
 # How long one run may wait while another makes the model that both start from.
 MAKER_SECONDS = 24 * 3600.0
 # Version of the fine-tuning, part of the key of every base model; raise it when that changes.
-_VERSION = "0.1.0"
+FINE_TUNING = "0.1.0"
 # Models that come with the lab: folders, each with the cache's keys of its model in the file KEY.
 SHIPPED = Path(__file__).parents[1] / "bases"
 KEY = "key"
@@ -176,7 +176,7 @@ def cache_key(run: Run, tokenizer: Any, prepared: PreparedTraces | None = None) 
     The data are hashed as the model sees them, so a change in how traces are made or tokenized makes another model.
     """
     content = {
-        "version": _VERSION,
+        "version": FINE_TUNING,
         "model": run.model.to_hf(),
         "precision": _precision(run.trainer),
         "routers": [getattr(run.trainer, name) for name in ROUTER_CHOICES],

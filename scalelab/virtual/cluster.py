@@ -5,6 +5,7 @@ Imports no torch, so that a run is refused before anything is loaded or written.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -99,8 +100,12 @@ def clock_facts(run: Run) -> dict[str, Any]:
 
 
 def take_arithmetic(run: Run) -> None:
-    """Start this process anew, if the run's arithmetic is to be portable and the process was not started for it."""
-    if run.virtual is not None and run.virtual.portable:
+    """Start this process anew, if the run's arithmetic is to be portable and the process was not started for it.
+
+    Nothing is done in a process of somebody else's, which is not to be replaced.
+    """
+    ours = sys.orig_argv[1:3] == ["-m", "scalelab"] or Path(sys.orig_argv[1]).name == "scalelab"
+    if run.virtual is not None and run.virtual.portable and ours:
         start_anew()
 
 

@@ -39,6 +39,9 @@ def test_a_short_run_has_the_bytes_that_another_processor_made(tmp_path: Path) -
     made = json.dumps([[line.get(field) for field in FIELDS] for line in lines]).encode()
     assert json.loads((out / "manifest.json").read_text())["arithmetic"] == "portable"
     assert hashlib.sha256(made).hexdigest() == RUN
+    [checkpoint] = (out / "checkpoints").glob("step_*")
+    again = [sys.executable, "-m", "scalelab", "eval", str(checkpoint), "--prompts", "16", "--k", "2", "--json"]
+    assert printed(again, {}, 400) == printed(again, simulated_processor(tmp_path) or {}, 400), "an evaluation of it"
 
 
 def test_a_run_that_starts_anew_for_portable_arithmetic_still_tells_its_parent_why_it_fails(tmp_path: Path) -> None:
