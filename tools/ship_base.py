@@ -4,7 +4,7 @@
     python tools/ship_base.py quickstart models/quickstart
 
 and the same with `study/scalerl` and `models/study`, for the study; for the second study with `study_two/scalerl` and
-`--also` its members `false_…`, whose verdicts err in RL alone.
+`--also` its members `false_…`, whose verdicts err in RL alone, and `prompts_1024`, which has more prompts in RL alone.
 
 Do this again when a change of their model, tasks or fine-tuning gives its base model another key;
 `tests/start/test_shipped_base.py` fails then.

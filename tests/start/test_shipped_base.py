@@ -40,6 +40,7 @@ def never(run: Run) -> Any:
         ("study_two/scalerl", "study_two"),
         ("study_two/deepseek_grpo", "study_two"),
         ("study_two/false_pass_20", "study_two"),
+        ("study_two/many_magistral", "study_two"),
     ],
 )
 @pytest.mark.parametrize("seed", [0, 1])

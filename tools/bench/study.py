@@ -19,7 +19,7 @@ from study_tables.exercised import exercised_table, rows_of
 from study_tables.figure import draw
 from study_tables.legends import with_legend
 from study_tables.pages import Sections, first_sections, read_axes, second_sections
-from study_tables.questions import RECIPES, members_of
+from study_tables.questions import RECIPES_MANY, members_of
 from study_tables.runs import StudyRuns, take
 
 from scalelab.report.plots import plot_fits
@@ -37,7 +37,7 @@ def write(study: Path, sections: Sections) -> None:
 
 def pictures(runs: StudyRuns, study: Path) -> None:
     """Draw the recipes' curves, and the figure for a talk."""
-    items = runs.of(members_of(RECIPES[0], runs))
+    items = runs.of(members_of(RECIPES_MANY, runs))
     plot_fits([item.fit.curve for item in items], items, study / "recipes.png", until=125.0)
     draw(runs, study / "talk.png")
 

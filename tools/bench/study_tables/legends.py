@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LEGENDS = {
-    ("README.md", "recipes"): """\
+    ("README.md", "recipes_many"): """\
 A word counts only if it is said on five axes: hours, steps, tokens, and hours where decoding costs a quarter or
 four times as much. Numbers are measured differences: of the mean of each seed's last four evaluations. "No fit"
 is a member whose pass rate falls back or does not rise, so that there is no curve to compare; "unstable" is one
@@ -24,7 +24,7 @@ its decline, which is why so many are asked for. "–": measured at less than 0.
 *end*: mean of a seed's last four evaluations; *best*: the highest mean of three in a row; *fell*: seeds that
 fell by 0.05 or more beyond chance; *gain seen*: share of a sigmoid's gain; *refused*: draws of a retired
 prompt.""",
-    ("tables.md", "recipes"): """\
+    ("tables.md", "recipes_many"): """\
 *measured*: of the ends, less the baseline's. *curve*: the same of the fitted curves. Then the word of `scalelab
 compare` on each axis; the words of one question hold together. *with all questions*: the word by hours that
 holds for all lines of all questions.""",

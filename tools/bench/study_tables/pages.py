@@ -19,6 +19,8 @@ from study_tables.questions import (
     BASES,
     QUESTIONS,
     RECIPES,
+    RECIPES_FIRST,
+    RECIPES_MANY,
     all_answers,
     answers,
     answers_table,
@@ -30,8 +32,6 @@ from study_tables.ranking import looks, ranking_table, sweep_table
 from study_tables.runs import BASELINE, BENCHMARK, CENTRES, FIRST, MANY, StudyRuns, repeated, table
 from study_tables.words import controls, error_rates
 
-NO_RUNS = "No finished runs yet."
-
 Sections = dict[str, dict[str, str]]
 """Text by document and name of the section."""
 
@@ -39,7 +39,7 @@ Sections = dict[str, dict[str, str]]
 def facts(runs: StudyRuns) -> str:
     """Runs and what they cost, in a sentence."""
     manifests = runs.manifests()
-    members = {name.partition("/")[0].removeprefix(FIRST) for name in manifests}
+    members = {name.partition("/")[0] for name in manifests}
     cpu = sum(sum(one["cpu_seconds"].values()) for one in manifests.values()) / 3600
     commits = len({one["git_commit"][:10] for one in manifests.values()})
     processors = ", ".join(sorted({one["hardware"]["processor"] for one in manifests.values()}))
@@ -86,22 +86,20 @@ def pace_table(by_axis: Mapping[str, StudyRuns]) -> str:
 def second_sections(by_axis: Mapping[str, StudyRuns]) -> Sections:
     """All sections that the second study's pages hold."""
     runs, given = by_axis[HOURS], all_answers(by_axis)
-    recipes = [one for question in RECIPES for one in compared(question, runs)]
-    ranked = members_of(RECIPES[0], runs)
+    recipes = [one for question in (RECIPES_MANY, RECIPES, RECIPES_FIRST) for one in compared(question, runs)]
+    ranked = members_of(RECIPES_MANY, runs)
     taken = looks(runs, ranked)
     budget = max(float(item.compute_N.max()) for item in runs.curves)
     shown = [
         BASELINE,
         *(name for name in runs.members() if name.startswith("without_")),
-        *ranked[1:],
+        *members_of(RECIPES, runs)[1:],
         CENTRES[MANY],
         *(name for name in runs.members() if name.startswith(MANY)),
     ]
     every = [one for of_question in given.values() for one in of_question]
     readme = {"facts": facts(runs), "grid": grid_table(runs), "claims": claims_table(by_axis, every, recipes)}
-    readme |= {
-        question.name: in_words(given[question.name]) if question.name in given else NO_RUNS for question in QUESTIONS
-    }
+    readme |= {name: in_words(of_question) for name, of_question in given.items()}
     tables = {
         "ends": ends_table(runs),
         "falls": falls_table(runs),
@@ -116,10 +114,7 @@ def second_sections(by_axis: Mapping[str, StudyRuns]) -> Sections:
         "benchmark": benchmark_table(runs.folder / BENCHMARK),
         "base": answers_table(answers(BASES, by_axis)),
     }
-    tables |= {
-        question.name: answers_table(given[question.name]) if question.name in given else NO_RUNS
-        for question in QUESTIONS
-    }
+    tables |= {name: answers_table(of_question) for name, of_question in given.items()}
     return {"README.md": readme, "tables.md": tables, "design.md": {"done": done_table(runs)}}
 
 
@@ -132,5 +127,5 @@ def first_sections(folder: Path) -> Sections:
     """The section of the first study's page: its recipes and falls."""
     by_axis = {axis: StudyRuns.read(folder, axis) for axis in (HOURS, "steps")}
     runs = by_axis[HOURS]
-    parts = [facts(runs), answers_table(answers(RECIPES[0], by_axis)), falls_table(runs)]
+    parts = [facts(runs), answers_table(answers(RECIPES, by_axis)), falls_table(runs)]
     return {"first.md": {"first": "\n\n".join(parts)}}

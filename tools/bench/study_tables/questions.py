@@ -14,7 +14,7 @@ from scalelab.curves.comparison import Comparison
 from scalelab.curves.comparison_table import ComparisonRow
 from study_tables.axes import HOURS
 from study_tables.ends import ends
-from study_tables.runs import BASELINE, CENTRES, FIRST, MANY, StudyRuns, table
+from study_tables.runs import BASELINE, CENTRES, FIRST, MANY, StudyRuns, beginning_of, table
 
 NO_FIT = "no fit"
 """Word of a member whose evaluations no rising or falling curve goes through."""
@@ -44,17 +44,20 @@ class Question:
 
 NAMES = ("deepseek_grpo", "qwen25_dapo", "magistral", "minimax_m1")
 
-RECIPES = (
-    Question("recipes", "Which recipe?", tuple(FIRST + name for name in NAMES), FIRST + BASELINE),
-    Question("recipes_second", "Which recipe, from the second base model?", NAMES),
-    Question("recipes_many", "Which recipe, with 1,024 prompts?", tuple(MANY + name for name in NAMES), CENTRES[MANY]),
+RECIPES = Question("recipes", "Which recipe?", NAMES)
+RECIPES_MANY = Question(
+    "recipes_many", "Which recipe, with 1,024 prompts?", tuple(MANY + name for name in NAMES), CENTRES[MANY]
 )
-"""The recipes, among the members of each baseline."""
+RECIPES_FIRST = Question(
+    "recipes_first", "Which recipe, from the first base model?", tuple(FIRST + name for name in NAMES), CENTRES[FIRST]
+)
 
 BASES = Question("base", "Does the base model matter?", (FIRST + BASELINE,))
 
 QUESTIONS = (
-    *RECIPES,
+    RECIPES_MANY,
+    RECIPES,
+    RECIPES_FIRST,
     Question("without", "What is each ingredient worth?", ("without_*",)),
     Question("without_first", "And from the first base model?", (f"{FIRST}without_*",), FIRST + BASELINE),
     Question("without_many", "Ingredients, with 1,024 prompts?", (f"{MANY}without_*",), CENTRES[MANY]),
@@ -135,7 +138,7 @@ def compared(question: Question, runs: StudyRuns, share: float = 1.0) -> list[Co
     """Compare the members of a question, a comparison for each task; none if one side has no runs.
 
     Members whose runs are the baseline's to the last byte are left out. The spread between seeds is learnt from all
-    members of the study that have several.
+    members that have several, and the same base model and prompts as the baseline.
 
     Args:
         question: whose members.
@@ -147,7 +150,13 @@ def compared(question: Question, runs: StudyRuns, share: float = 1.0) -> list[Co
     if not {question.baseline} < {item.fit.curve.run for item in items}:
         return []
     at = None if share == 1 else share * min(item.fit.window[1] for item in items)
-    others = [item for item in runs.analyses if item not in items and len(item.fit.curve.seeds) > 1]
+    others = [
+        item
+        for item in runs.analyses
+        if item not in items
+        and len(item.fit.curve.seeds) > 1
+        and beginning_of(item.fit.curve.run) == beginning_of(question.baseline)
+    ]
     return compare(items, spread_from=others, baseline=question.baseline, at=at)
 
 

@@ -121,16 +121,20 @@ def read_members(folder: Path, axis: str) -> list[Curve]:
     ]
 
 
+def beginning_of(member: str) -> str:
+    """Beginning of a member's name, as in `CENTRES`: what members share that have one base model and one data set."""
+    centres = {centre: beginning for beginning, centre in CENTRES.items()}
+    return centres.get(member, next(beginning for beginning in CENTRES if member.startswith(beginning)))
+
+
 def baseline_of(member: str) -> str:
     """ScaleRL from the base model, and with the prompts, of a member."""
-    return next(centre for beginning, centre in CENTRES.items() if member.startswith(beginning))
+    return CENTRES[beginning_of(member)]
 
 
 def change_of(member: str) -> str:
     """What a member changes: its name without what it shares with its baseline; `BASELINE` for a baseline."""
-    if member in CENTRES.values():
-        return BASELINE
-    return member.removeprefix(next(beginning for beginning in CENTRES if member.startswith(beginning)))
+    return BASELINE if member in CENTRES.values() else member.removeprefix(beginning_of(member))
 
 
 def fits(curves: Sequence[Curve]) -> tuple[list[Analysis], list[dict[str, str]]]:
