@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int | None:
+def run(args: argparse.Namespace) -> None:
     """Check everything that needs no engine, then generate and grade."""
     for name, least in (("k", 1), ("prompts", 2), ("max_tokens", 1), ("seed", 0), ("temperature", 0)):
         value = getattr(args, name)
@@ -68,9 +68,15 @@ def run(args: argparse.Namespace) -> int | None:
         raise LabError("--temperature 0 gives the same completion k times: leave --k out, or sample")
     if args.out is not None:
         check_out(args.out)
-    if (args.checkpoint / "manifest.json").is_file():
-        _evaluate_run(args)
-        return None
+    from scalelab.session.native_output import without_library_warnings
+
+    with without_library_warnings():
+        evaluate = _evaluate_run if (args.checkpoint / "manifest.json").is_file() else _evaluate_checkpoint
+        evaluate(args)
+
+
+def _evaluate_checkpoint(args: argparse.Namespace) -> None:
+    """Evaluate one model on tasks."""
     if args.steps:
         raise LabError("--steps names checkpoints of a run's folder; give runs/NAME in place of one checkpoint")
     from scalelab.session.evaluate_model import EvaluationRequest, evaluate_model
@@ -96,7 +102,6 @@ def run(args: argparse.Namespace) -> int | None:
         think=args.think,
     )
     _report(args, evaluate_model(model, asked, args.out))
-    return None
 
 
 def _evaluate_run(args: argparse.Namespace) -> None:

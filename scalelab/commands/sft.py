@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     """Fine-tune and print the losses on held-out traces."""
     from scalelab.commands.output import print_json
     from scalelab.experiment import resolve
-    from scalelab.session.native_output import python_stderr_apart
+    from scalelab.session.native_output import python_stderr_apart, without_library_warnings
     from scalelab.session.only_sft import fine_tune
     from scalelab.session.signals import heed_signals
     from scalelab.virtual.cluster import take_arithmetic
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     take_arithmetic(experiment.run)
     demand_engines()
     heed_signals()
-    with python_stderr_apart(), Progress() as progress:
+    with python_stderr_apart(), without_library_warnings(), Progress() as progress:
         summary = fine_tune(experiment.run, args.out, progress)
     if args.json:
         print_json({"experiment": experiment.name, "folder": str(args.out), **summary})

@@ -7,6 +7,7 @@ code that pip installed are about that code, and some return with every step.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import sysconfig
@@ -69,6 +70,18 @@ def libraries_to(path: Path) -> Iterator[None]:
             path.unlink()
 
 
+@contextmanager
+def without_library_warnings() -> Iterator[None]:
+    """Hide warnings of installed Python code, which nobody who runs a command can mend."""
+    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # warns that a CPU has no Triton
+    shown = warnings.showwarning
+    warnings.showwarning = partial(_show, shown, None)
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
+
+
 def append_error(path: Path, error: BaseException) -> Path:
     """Add an error with its traceback and those of its causes, in other processes too, to the end of a file."""
     with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
@@ -78,7 +91,7 @@ def append_error(path: Path, error: BaseException) -> Path:
 
 def _show(
     shown: Callable[..., None],
-    told: set[str],
+    told: set[str] | None,
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -86,10 +99,13 @@ def _show(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Write a warning of installed code to descriptor 2, and leave others to who showed them before."""
+    """Write a warning of installed code to descriptor 2, each once, and leave others to who showed them before.
+
+    Without a set of those that were told, nothing is written.
+    """
     if file is None and filename.startswith(_LIBRARIES):
         text = warnings.formatwarning(message, category, filename, lineno, line)
-        if text not in told:  # some return with every step
+        if told is not None and text not in told:  # some return with every step
             told.add(text)
             os.write(2, text.encode(errors="replace"))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,6 +124,7 @@ def find_model(path: Path, run: Run | None = None) -> ModelFolder:
 
 
 def _export(path: Path, folder: Path, answers: Any) -> None:
+    warnings.filterwarnings("ignore", module="megatron")  # that packages are missing which only GPUs use
     from moe.weights.convert import export_checkpoint
 
     try:

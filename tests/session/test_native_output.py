@@ -16,13 +16,13 @@ WRITE = """
 import os, subprocess, sys, sysconfig, warnings
 from contextlib import ExitStack
 from pathlib import Path
-from scalelab.session.native_output import libraries_to, python_stderr_apart
+from scalelab.session.native_output import libraries_to, python_stderr_apart, without_library_warnings
+installed_file = os.path.join(sysconfig.get_path("purelib"), "library.py")
 def speak(place):
     print(f"Python {place}", file=sys.stderr)
     os.write(2, f"[2026-11-22 E core_worker.cc] C++ {place}\\n".encode())
     subprocess.run(["sh", "-c", f"echo child {place} >&2"], check=True)
-    installed = os.path.join(sysconfig.get_path("purelib"), "library.py")
-    for file in (installed, installed, "experiment.py"):
+    for file in (installed_file, installed_file, "experiment.py"):
         warnings.warn_explicit(f"warning {place}", FutureWarning, file, 3)
 with ExitStack() as stack:
     if sys.argv[2] == "apart":
@@ -31,6 +31,9 @@ with ExitStack() as stack:
         speak("inside")
     os.write(2, b"C++ after\\n")
 print("Python in the end", file=sys.stderr)
+with without_library_warnings():
+    for file in (installed_file, "own.py"):
+        warnings.warn_explicit("warning hidden", FutureWarning, file, 3)
 with python_stderr_apart(), libraries_to(Path(sys.argv[1] + ".quiet")):
     print("Python again", file=sys.stderr)
 """
@@ -48,7 +51,8 @@ def test_what_libraries_say_goes_to_the_file_and_python_to_the_terminal(tmp_path
     file = tmp_path / "libraries.log"
     file.write_text("of an earlier process\n")
     told = ["Python inside", "experiment.py:3: FutureWarning: warning inside"]
-    assert written(file, "apart") == [*told, "C++ after", "Python in the end", "Python again"]
+    own = "own.py:3: FutureWarning: warning hidden"
+    assert written(file, "apart") == [*told, "C++ after", "Python in the end", own, "Python again"]
     *lines, warned = file.read_text().splitlines()
     assert lines == ["of an earlier process", "[2026-11-22 E core_worker.cc] C++ inside", "child inside"]
     assert warned.endswith("library.py:3: FutureWarning: warning inside")
@@ -59,7 +63,7 @@ def test_python_s_own_lines_are_never_hidden_in_the_file(tmp_path: Path) -> None
     told = written(tmp_path / "libraries.log", "together")
     assert "Python inside" in told
     assert "child inside" in told
-    assert sum("FutureWarning" in line for line in told) == 3
+    assert sum("FutureWarning: warning inside" in line for line in told) == 3
     assert not (tmp_path / "libraries.log").exists()
 
 
