@@ -27,12 +27,15 @@ from study_tables.questions import (
     measured_difference,
     words_of,
 )
-from study_tables.runs import BASELINE, CENTRES, StudyRuns, baseline_of, change_of, table
+from study_tables.runs import BASELINE, CENTRES, FIRST, MANY, StudyRuns, baseline_of, change_of, table
 
 Decision = Literal["agrees", "disagrees", "cannot tell", "not exercised"]
 Kind = Literal["end", "early", "parallel", "falls", "cut off"]
 
 BASELINES = tuple(CENTRES.values())
+
+PROMPTS = {"1,024": (CENTRES[MANY],), "256": (BASELINE, CENTRES[FIRST])}
+"""ScaleRL by the training prompts of a task. A claim is decided for each: with 256 prompts come back and retire."""
 
 EARLY = 0.25
 """Share of the compute at which a claim on speed is looked at."""
@@ -255,26 +258,32 @@ class Seeds:
 
 
 def claims_table(by_axis: Mapping[str, StudyRuns], given: Sequence[MemberAnswer], recipes: Sequence[Comparison]) -> str:
-    """A line for each claim: what was said, the decision, and the seeds that an open one takes."""
+    """A line for each claim: what was said, the decisions, and the seeds that open ones take."""
     evidence, seeds, runs = Evidence(by_axis, given), Seeds(by_axis[HOURS], recipes), by_axis[HOURS]
     worked = {centre: exercises(runs.folder, centre) for centre in BASELINES}
-    rows, decisions = [], Counter[str]()
+    rows, decisions = [], {prompts: Counter[str]() for prompts in PROMPTS}
     for claim in CLAIMS:
         words = evidence.words(claim)
         counted = {key: word for key, word in words.items() if worked[baseline_of(key[0])].get(claim.counter, True)}
-        decision = decide(claim.expects, counted)
-        decisions[decision] += 1
         said = "; ".join(
             evidence.text(claim, key, word) + ("" if key in counted else " (not exercised)")
             for key, word in words.items()
         )
-        needed = ["–", "–"]
-        if decision == "cannot tell" and claim.kind == "end":
-            needed = [_needed(seeds, runs, counted, MARGIN), _needed(seeds, runs, counted, None)]
-        rows.append([claim.text, claim.where, said or "no runs", f"**{decision}**", *needed])
-    header = ["claim", "ScaleRL", "said", "decision", f"seeds to find {MARGIN:g}", "seeds to find what was measured"]
-    counts = ", ".join(f"{decision}: {count}" for decision, count in decisions.most_common())
-    return f"{table(header, rows)}\n\nOf {len(CLAIMS)} claims {counts}."
+        decided, open_ = [], {}
+        for prompts, centres in PROMPTS.items():
+            mine = {key: word for key, word in counted.items() if baseline_of(key[0]) in centres}
+            decided.append(decide(claim.expects, mine))
+            decisions[prompts][decided[-1]] += 1
+            open_ |= mine if decided[-1] == "cannot tell" and claim.kind == "end" else {}
+        needed = [_needed(seeds, runs, open_, size) or "–" for size in (MARGIN, None)]
+        rows.append([claim.text, claim.where, said or "no runs", *(f"**{one}**" for one in decided), *needed])
+    header = ["claim", "ScaleRL", "said", *(f"with {prompts} prompts" for prompts in PROMPTS)]
+    header += [f"seeds to find {MARGIN:g}", "seeds to find what was measured"]
+    counts = [
+        f"with {prompts} prompts {', '.join(f'{decision}: {count}' for decision, count in found.most_common())}"
+        for prompts, found in decisions.items()
+    ]
+    return f"{table(header, rows)}\n\nOf {len(CLAIMS)} claims {'; '.join(counts)}."
 
 
 def _needed(seeds: Seeds, runs: StudyRuns, words: Mapping[tuple[str, str], str], difference: float | None) -> str:

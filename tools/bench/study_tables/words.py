@@ -16,13 +16,13 @@ from scalelab.kept import Kept, key_of, user_folder
 from scalelab.numbers import share
 from study_tables.runs import BASELINE, CENTRES, FIRST, MANY, StudyRuns, fits, table
 
-VERDICTS = 12
+VERDICTS = 30
 """Simulated verdicts for each true difference, task and design: each takes a fit of all seeds of a recipe."""
 
 DIFFERENCES = (0.0, 0.02, 0.05)
 """True differences of simulated recipes."""
 
-DESIGNS = ((CENTRES[MANY], 3), (FIRST + BASELINE, 3), (f"{FIRST}magistral", 3), (FIRST + BASELINE, 2))
+DESIGNS = ((CENTRES[MANY], 3), (FIRST + BASELINE, 3))
 """Member whose curve, drift and spread are simulated, and seeds of each recipe."""
 
 HALVES = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
