@@ -183,7 +183,6 @@ def calibrate(
     settings: Sequence[SimulatedDesign],
     pairs: int,
     differences: Sequence[float] | None = None,
-    seed: int = 0,
     spread_from: Sequence[Analysis] = (),
 ) -> Calibration:
     """Simulate families of recipes, compare them, and count the words.
@@ -194,7 +193,6 @@ def calibrate(
         settings: the design on each task, with as many recipes on each.
         pairs: least number of verdicts for each difference and task.
         differences: true differences at the end of the budget; None takes 0, half of the margin, and the margin.
-        seed: of the random numbers.
         spread_from: other runs that comparisons learn the spread from, too.
     """
     margin, others = settings[0].margin, max(one.recipes for one in settings) - 1
@@ -206,7 +204,7 @@ def calibrate(
     for family in range(-(-pairs * len(chosen) // others)):
         gains = [chosen[(family + index) % len(chosen)] for index in range(others)]
         wrongs = []
-        for one, difference, word, (low, high) in _family(settings, gains, (seed, family), spread_from):
+        for one, difference, word, (low, high) in _family(settings, gains, family, spread_from):
             wrongs.append(_is_wrong(word, difference, one.margin))
             said[one.task, difference].append((word, wrongs[-1], low <= difference <= high))
         families += bool(wrongs)  # one without any verdict is no comparison
@@ -244,7 +242,7 @@ def _is_wrong(word: str, difference: float, margin: float) -> bool:
 def _family(
     settings: Sequence[SimulatedDesign],
     gains: Sequence[float],
-    seed: tuple[int, int],
+    family: int,
     spread_from: Sequence[Analysis],
 ) -> Iterator[tuple[SimulatedDesign, float, str, tuple[float, float]]]:
     """The verdicts on one simulated family, each with the true difference and the interval of it.
@@ -256,7 +254,7 @@ def _family(
         compute_N = np.array(setting.compute_N)
         share = float(_curve(setting, 1.0, 0.0, compute_N[-1:])[0])
         for index, gain in enumerate((0.0, *gains)):
-            rng = np.random.default_rng([*seed, at, index])
+            rng = np.random.default_rng([0, family, at, index])
             try:
                 fits.append(_fitted(setting, str(index), compute_N, setting.A + gain / share, rng))
             except FitError:

@@ -128,14 +128,13 @@ def one_shape(draws: Draws, fit: Fit) -> CurveDraws:
     return CurveDraws((draws,), (draws.model.name,), (1.0,), draws, *fit.window)
 
 
-def all_shapes(fit: Fit, prior: Prior | None, sigmoid: Draws, size: int = SIZE, seed: int = 0) -> CurveDraws:
+def all_shapes(fit: Fit, prior: Prior | None, sigmoid: Draws, seed: int = 0) -> CurveDraws:
     """Draws of all shapes by their probability.
 
     Args:
         fit: a joint sigmoid fit.
         prior: beliefs about steepness, midpoint and scale, the same for all shapes.
         sigmoid: the sigmoid's posterior.
-        size: how many curves to draw in all.
         seed: of the random numbers.
     """
     noises = seed_noises(fit)
@@ -152,7 +151,7 @@ def all_shapes(fit: Fit, prior: Prior | None, sigmoid: Draws, size: int = SIZE, 
         weighed.append(each)
         log_F.append(np.log(odds) + (mass.log_evidence if each is None else each.log_evidence))
     probability_F = np.exp(log_F - np.logaddexp.reduce(log_F))
-    count_F = np.rint(probability_F * size).astype(int).tolist()
+    count_F = np.rint(probability_F * SIZE).astype(int).tolist()
     parts = [sigmoid.head(count_F[0])] if count_F[0] else []
     for each, count in zip(weighed, count_F[1:]):
         if each is not None and count:

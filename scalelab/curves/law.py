@@ -18,7 +18,7 @@ before them, `_T` sizes of τ and of slopes, `_D` draws of one run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -57,6 +57,9 @@ class Beliefs:
     deviation: tuple[float, float, float, float] = (0.05, 0.06, 0.12, 0.25)
     log_deviation: float = 0.8
     log_slope: float = 0.8
+
+
+BELIEFS = Beliefs()
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,6 @@ class Law:
         deviation_MJ: τ.
         theta_MSJ: θ of the places.
         log_prior_MS: log density of each under the prior that its run was fitted with.
-        beliefs: the prior.
     """
 
     places: tuple[Place, ...]
@@ -125,7 +127,6 @@ class Law:
     deviation_MJ: Array
     theta_MSJ: Array
     log_prior_MS: Array
-    beliefs: Beliefs = field(default_factory=Beliefs)
 
     def slopes(self) -> dict[str, dict[str, tuple[float, Interval]]]:
         """Effect of each axis on A, B and C_mid: median and interval.
@@ -180,7 +181,6 @@ def fit_law(
     *,
     linear: Sequence[str] = (),
     level: float = 0.8,
-    beliefs: Beliefs | None = None,
     seed: int = 0,
 ) -> Law:
     """Fit the curves of all places and their law jointly.
@@ -190,7 +190,6 @@ def fit_law(
         axes: what the law is a function of; the places must differ on each.
         linear: axes that enter as they are, such as a share; the others by their logarithm.
         level: probability of intervals.
-        beliefs: what is believed beforehand.
         seed: of the random numbers.
 
     Raises:
@@ -202,25 +201,22 @@ def fit_law(
             raise LabError(f"all runs have the same {axis}, so its effect cannot be learnt: leave the axis out")
     if not axes:
         raise LabError("a law needs an axis on which the runs differ: give --axis")
-    return _sample(places, tuple(axes), frozenset(linear), level, beliefs or Beliefs(), seed)
+    return _sample(places, tuple(axes), frozenset(linear), level, seed)
 
 
-def law_of(
-    items: Sequence[Analysis], axes: Sequence[str], *, linear: Sequence[str] = (), level: float = 0.8, seed: int = 0
-) -> Law:
+def law_of(items: Sequence[Analysis], axes: Sequence[str], *, linear: Sequence[str] = (), level: float = 0.8) -> Law:
     """Fit the law of fitted runs of one task, by the places that their curves name (`Curve.places`)."""
     same_unit([item.fit.curve for item in items])
     places = [place_of(item, {axis: item.fit.curve.places.get(axis, np.nan) for axis in axes}) for item in items]
-    return fit_law(places, axes, linear=linear, level=level, seed=seed)
+    return fit_law(places, axes, linear=linear, level=level)
 
 
-def leave_one_out(law: Law, compute: float, seed: int = 0) -> list[Left]:
+def leave_one_out(law: Law, compute: float) -> list[Left]:
     """Leave out one place at a time, and compare what the law of the others forecasts with its own fit.
 
     Args:
         law: of at least three places.
         compute: where pass rates are compared.
-        seed: of the random numbers.
 
     Raises:
         LabError: fewer than three places.
@@ -233,7 +229,7 @@ def leave_one_out(law: Law, compute: float, seed: int = 0) -> list[Left]:
         others = [place for place in law.places if place is not left]
         unvaried = tuple(axis for axis in law.axes if len({place.at[axis] for place in others}) < 2)
         states = np.delete(law.theta_MSJ, index, 1), np.delete(law.log_prior_MS, index, 1)
-        less = _sample(others, law.axes, law.linear, law.level, law.beliefs, seed + index, states)
+        less = _sample(others, law.axes, law.linear, law.level, index, states)
         forecast = less.forecast(left.at, compute)
         drawn_DJ = readable(left.theta_DJ)
         own = dict(zip(SIGMOID.parameters, np.median(drawn_DJ, axis=0).tolist()))
@@ -260,7 +256,6 @@ def _sample(
     axes: tuple[str, ...],
     linear: frozenset[str],
     level: float,
-    beliefs: Beliefs,
     seed: int,
     states: tuple[Array, Array] | None = None,
 ) -> Law:
@@ -271,7 +266,6 @@ def _sample(
         axes: what the law is a function of.
         linear: axes that enter as they are.
         level: probability of intervals.
-        beliefs: the prior.
         seed: of the random numbers.
         states: θ `[M, S, J]` and its log prior `[M, S]` to begin with, close to where the chains will end; None begins
             with any draws of the runs.
@@ -288,7 +282,7 @@ def _sample(
         theta_MSJ, prior_MS = states
     rounds, tries = (ROUNDS, TRIES) if states is None else (FEW_ROUNDS, FEW_TRIES)
     for _ in range(rounds):
-        deviation_MJ, weight_MAJ = _draw_law(theta_MSJ, x_SA, beliefs, rng)
+        deviation_MJ, weight_MAJ = _draw_law(theta_MSJ, x_SA, rng)
         mean_MSJ = np.einsum("sa,maj->msj", x_SA, weight_MAJ)
         for at, place in enumerate(places):
             pool_MX = rng.integers(len(place.theta_DJ), size=(CHAINS, tries))
@@ -304,11 +298,11 @@ def _sample(
             chosen_M = behind_MX.argmin(1)
             theta_MSJ[:, at] = pool_MXJ[np.arange(CHAINS), chosen_M]
             prior_MS[:, at] = log_prior_MX[np.arange(CHAINS), chosen_M]
-    deviation_MJ, weight_MAJ = _draw_law(theta_MSJ, x_SA, beliefs, rng)
-    return Law(tuple(places), axes, linear, level, centre_A, weight_MAJ, deviation_MJ, theta_MSJ, prior_MS, beliefs)
+    deviation_MJ, weight_MAJ = _draw_law(theta_MSJ, x_SA, rng)
+    return Law(tuple(places), axes, linear, level, centre_A, weight_MAJ, deviation_MJ, theta_MSJ, prior_MS)
 
 
-def _draw_law(theta_MSJ: Array, x_SA: Array, beliefs: Beliefs, rng: np.random.Generator) -> tuple[Array, Array]:
+def _draw_law(theta_MSJ: Array, x_SA: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     """τ `[M, J]`, with α and β integrated out, and then α and β `[M, A, J]`, given the places' θ.
 
     Bayesian linear regression (Gelman et al. 2013, §14.2): with precision P = XᵀX/τ² + S⁻¹ and S the prior covariance,
@@ -316,8 +310,8 @@ def _draw_law(theta_MSJ: Array, x_SA: Array, beliefs: Beliefs, rng: np.random.Ge
     sizes are on a grid, `_T` its cells.
     """
     log_size, log_slope = (part.ravel() for part in np.meshgrid(*GRID, indexing="ij"))
-    size_TJ = np.exp(log_size * beliefs.log_deviation)[:, None] * np.array(beliefs.deviation)
-    slope_TJ = np.exp(log_slope * beliefs.log_slope)[:, None] * np.array(beliefs.slope)
+    size_TJ = np.exp(log_size * BELIEFS.log_deviation)[:, None] * np.array(BELIEFS.deviation)
+    slope_TJ = np.exp(log_slope * BELIEFS.log_slope)[:, None] * np.array(BELIEFS.slope)
     centre_MJ = theta_MSJ.mean(1)
     y_MSJ = theta_MSJ - centre_MJ[:, None]
     gram_AA = x_SA.T @ x_SA

@@ -76,13 +76,12 @@ class Parallel:
         return vars(self).copy()
 
 
-def parallel(items: Iterable[Analysis], margin: float = MARGIN, error: float = ERROR) -> list[Parallel]:
+def parallel(items: Iterable[Analysis], margin: float = MARGIN) -> list[Parallel]:
     """Every pair of tasks of every recipe.
 
     Args:
         items: fitted sigmoids of any runs and tasks.
         margin: ratio of B, above 1, up to which two tasks count as parallel.
-        error: probability that a verdict is wrong.
 
     Raises:
         LabError: the margin is no ratio above 1.
@@ -92,17 +91,17 @@ def parallel(items: Iterable[Analysis], margin: float = MARGIN, error: float = E
     items, found = list(items), []
     for run in dict.fromkeys(item.fit.curve.run for item in items):
         tasks = [item for item in items if item.fit.curve.run == run and item.fit.model is SIGMOID and item.curves]
-        found += [_pair(first, second, margin, error) for first, second in combinations(tasks, 2)]
+        found += [_pair(first, second, margin) for first, second in combinations(tasks, 2)]
     return found
 
 
-def _pair(first: Analysis, second: Analysis, margin: float, error: float) -> Parallel:
+def _pair(first: Analysis, second: Analysis, margin: float) -> Parallel:
     one, two = (item.draws().sigmoid for item in (first, second))
     size = min(len(one), len(two))
     order_M = np.random.default_rng(0).permutation(size)  # the tasks' draws are independent
     theta_MP = one.theta_MP[:size] - two.theta_MP[:size][order_M]
     log_B_M, log_shift_M = theta_MP[:, 2], theta_MP[:, 3] + one.log_reference - two.log_reference
-    low, high = equal_tailed(np.exp(log_B_M), 1 - error)
+    low, high = equal_tailed(np.exp(log_B_M), 1 - ERROR)
     verdict: ParallelVerdict = "cannot tell"
     if first.falls != second.falls:
         verdict = "one rises, one falls"
@@ -116,7 +115,7 @@ def _pair(first: Analysis, second: Analysis, margin: float, error: float) -> Par
         B_ratio=float(np.exp(np.median(log_B_M))),
         B_interval=(low, high),
         C_mid_ratio=float(np.exp(np.median(log_shift_M))),
-        C_mid_interval=equal_tailed(np.exp(log_shift_M), 1 - error),
+        C_mid_interval=equal_tailed(np.exp(log_shift_M), 1 - ERROR),
         within=float((np.abs(log_B_M) < np.log(margin)).mean()),
         margin=margin,
         verdict=verdict,

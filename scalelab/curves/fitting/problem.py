@@ -101,12 +101,9 @@ class Problem:
         return float(np.sqrt(max(variance, (1e-7 / typical(self.relative_N)) ** 2)))
 
 
-def make_problem(
-    points: Curve, model: Model, r0: float | None, prior: Prior | None, reference: float | None = None
-) -> tuple[Problem, float]:
-    """The points in the solver's coordinates, and the reference compute (their geometric mean unless given)."""
-    if reference is None:
-        reference = float(np.exp(np.log(points.compute_N[points.compute_N > 0]).mean()))
+def make_problem(points: Curve, model: Model, r0: float | None, prior: Prior | None) -> tuple[Problem, float]:
+    """The points in the solver's coordinates, and the reference compute: their geometric mean."""
+    reference = float(np.exp(np.log(points.compute_N[points.compute_N > 0]).mean()))
     u_N = log_compute(points.compute_N, reference)
     lower_P, upper_P = model.bounds(u_N)
     if r0 is not None and "R0" in model.linear:
