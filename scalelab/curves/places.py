@@ -16,9 +16,6 @@ from scalelab.curves.analysis import Analysis
 from scalelab.curves.fitting.models import SIGMOID, logistic, value
 from scalelab.errors import LabError
 
-PUBLISHED_DRAWS = 2000
-"""Draws that stand for a place of which only parameters are known."""
-
 
 @dataclass(frozen=True)
 class Place:
@@ -64,31 +61,6 @@ def place_of(item: Analysis, at: Mapping[str, float]) -> Place:
         mean_S, deviation_S = item.fit.prior.shape(SIGMOID, u_end)
         log_prior_D = log_prior_D - 0.5 * (((draws.theta_MP[:, 2:] - mean_S) / deviation_S) ** 2).sum(1)
     return Place(item.fit.curve.run, dict(at), theta_DJ, log_prior_D, item.fit.window[1])
-
-
-def place_published(
-    name: str,
-    at: Mapping[str, float],
-    parameters: Mapping[str, float],
-    stderr: Mapping[str, float],
-    seed: int = 0,
-) -> Place:
-    """A place of which only fitted parameters are known: normal about them.
-
-    Args:
-        name: of the run.
-        at: value on every axis.
-        parameters: `R0`, `A`, `B`, `C_mid`.
-        stderr: standard error of each; those of B and C_mid are relative.
-        seed: of the random numbers.
-    """
-    rng = np.random.default_rng(seed)
-    R0, A, B, C_mid = (parameters[name] for name in SIGMOID.parameters)
-    centre_J = np.array([_logit(R0), _logit(A), np.log(B), np.log(C_mid)])
-    slope_J = np.array([1 / (R0 * (1 - R0)), 1 / (A * (1 - A)), 1.0, 1.0])
-    error_J = slope_J * np.array([stderr[name] for name in SIGMOID.parameters])
-    theta_DJ = centre_J + error_J * rng.standard_normal((PUBLISHED_DRAWS, 4))
-    return Place(name, dict(at), theta_DJ, np.zeros(PUBLISHED_DRAWS))
 
 
 def rates(parameters_MJ: Array, compute: float) -> Array:

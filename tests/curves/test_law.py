@@ -16,8 +16,8 @@ from moe.model.size import parameters
 from scalelab.cli import main
 from scalelab.curves import analyse, curve
 from scalelab.curves.design import allocate, grid_of, knowledge_gradient
-from scalelab.curves.law import GRID, Beliefs, fit_law, law_of, leave_one_out
-from scalelab.curves.places import Place, place_of, place_published, readable
+from scalelab.curves.law import BELIEFS, GRID, fit_law, law_of, leave_one_out
+from scalelab.curves.places import Place, place_of, readable
 from scalelab.errors import LabError
 from scalelab.experiment import settings_in
 from scalelab.reading import pool_seeds, read_sources
@@ -35,20 +35,18 @@ TABLE_1 = {
 
 
 def published() -> list[Place]:
-    return [
-        place_published(
-            name,
-            {"batch": batch, "length": length, "active": active},
-            {"R0": 0.4, "A": A, "B": B, "C_mid": C_mid},
-            {"R0": 0.005, "A": 0.0075, "B": 0.05, "C_mid": 0.05},
-            seed=index,
-        )
-        for index, (name, (C_mid, B, A, batch, length, active)) in enumerate(TABLE_1.items())
-    ]
+    """The places of the table, their parameters normal about what it says."""
+    places = []
+    for index, (name, (C_mid, B, A, batch, length, active)) in enumerate(TABLE_1.items()):
+        centre_J = np.array([np.log(0.4 / 0.6), np.log(A / (1 - A)), np.log(B), np.log(C_mid)])
+        error_J = np.array([0.005 / (0.4 * 0.6), 0.0075 / (A * (1 - A)), 0.05, 0.05])
+        theta_DJ = centre_J + error_J * np.random.default_rng(index).standard_normal((2000, 4))
+        places.append(Place(name, {"batch": batch, "length": length, "active": active}, theta_DJ, np.zeros(2000)))
+    return places
 
 
 def test_slopes_are_those_of_the_exact_posterior_of_normal_estimates() -> None:
-    rng, error, beliefs = np.random.default_rng(3), 0.15, Beliefs()
+    rng, error = np.random.default_rng(3), 0.15
     x = np.log([256.0, 512, 1024, 2048, 4096])
     centre = np.array([-0.4, 0.4, 0.5, 8.0]) + np.outer(x - x.mean(), [0.0, 0.2, -0.1, 0.8])
     centre += rng.normal(0, 0.1, centre.shape)
@@ -62,8 +60,8 @@ def test_slopes_are_those_of_the_exact_posterior_of_normal_estimates() -> None:
         log_weight, means, variances = [], [], []
         y = np.array([place.theta_DJ[:, column].mean() for place in places])
         for size, slope in product(*GRID):
-            tau = np.exp(size * beliefs.log_deviation) * beliefs.deviation[column]
-            sd = np.exp(slope * beliefs.log_slope) * beliefs.slope[column]
+            tau = np.exp(size * BELIEFS.log_deviation) * BELIEFS.deviation[column]
+            sd = np.exp(slope * BELIEFS.log_slope) * BELIEFS.slope[column]
             prior = np.diag([100.0, sd**2])
             total = design @ prior @ design.T + (tau**2 + error**2) * np.eye(5)
             log_weight.append(multivariate_normal(np.full(5, y.mean()), total).logpdf(y) - 0.5 * (size**2 + slope**2))
