@@ -13,7 +13,7 @@ An experiment file is a docstring and
 from scalelab.experiment.definition import Experiment
 from scalelab.experiment.library import Listed, listing, load, resolve, resolve_experiment
 from scalelab.experiment.resolved import Resolved, SettingDifference
-from scalelab.experiment.syntax import SEED, read_settings, recipe_digest, settings_in
+from scalelab.experiment.syntax import SEED, recipe_digest, settings_in
 
 __all__ = [
     "SEED",
@@ -23,7 +23,6 @@ __all__ = [
     "SettingDifference",
     "listing",
     "load",
-    "read_settings",
     "recipe_digest",
     "resolve",
     "resolve_experiment",

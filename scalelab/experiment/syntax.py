@@ -134,27 +134,20 @@ def read_text(file: Path, shown: str) -> str:
         raise LabError(f"{shown} is not a text file in UTF-8") from None
 
 
-def read_settings(file: Path) -> dict[str, Any]:
+def settings_in(text: str, name: str) -> dict[str, Any]:
     """The values in a run's `config.gin` by key, without importing or building anything that it names.
 
+    Values that were never used are left out.
+
     Args:
-        file: a `config.gin`; whoever wrote it.
+        text: its content, whoever wrote it.
+        name: what messages call it.
 
     Returns:
         Numbers, texts, tuples and so on, such as 14336 for `"Recipe.max_tokens"`; of an object the text, `"@CISPO()"`.
 
     Raises:
         LabError: it cannot be read as gin.
-    """
-    return settings_in(read_text(file, str(file)), str(file))
-
-
-def settings_in(text: str, name: str) -> dict[str, Any]:
-    """Read the values in a text as `read_settings` does in a file; those that were never used are left out.
-
-    Args:
-        text: gin source.
-        name: what messages call it.
     """
     found: dict[str, Any] = {}
     try:
@@ -172,7 +165,7 @@ def _settings(paragraph: str) -> dict[str, Any]:
 
 
 def _by_key(bindings: list[Binding]) -> dict[str, Any]:
-    """Values by the keys that `read_settings` gives them."""
+    """Values by the keys that `settings_in` gives them."""
     used = [one for one in bindings if one.owner and f"{one.owner}.{one.parameter}" not in RETIRED]
     keys = ["/".join(filter(None, (one.scope, f"{one.owner}.{one.parameter}"))) for one in used]
     return {key: replace_inside(one.value, (Mention, Macro), str) for key, one in zip(keys, used, strict=True)}
@@ -184,7 +177,7 @@ def recipe_digest(settings: Mapping[str, Any], begun: Mapping[str, Any] | None =
     A branch that does anything but go on for longer is of another recipe than a run that had its settings throughout.
 
     Args:
-        settings: what `read_settings` gives.
+        settings: what `settings_in` gives.
         begun: settings that the trunk of a branch began with; None for a run that is none.
         fork: step from which the branch went on.
     """

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import LabError
-from scalelab.experiment import read_settings, resolve
+from scalelab.experiment import resolve, settings_in
 
 OWN = """
 from __future__ import annotations
@@ -185,8 +185,9 @@ def test_reading_a_configuration_that_somebody_else_wrote_imports_nothing(folder
     with pytest.raises(LabError, match=r"config\.gin:\d+: @hostile\.Reverse is code of hostile\.py, which only"):
         resolve(str(config))
     assert "hostile" not in sys.modules
-    assert read_settings(config)["Run.tasks"] == ("@hostile.Reverse()",)
-    assert read_settings(config)["Recipe.prompts_per_step"] == 16
+    settings = settings_in(config.read_text(), str(config))
+    assert settings["Run.tasks"] == ("@hostile.Reverse()",)
+    assert settings["Recipe.prompts_per_step"] == 16
 
 
 @pytest.mark.parametrize(
