@@ -69,13 +69,12 @@ class Converted:
     tokenizer: bool
 
 
-def import_folder(folder: Path, path: Path, deadline: float = 3600.0) -> Converted:
+def import_folder(folder: Path, path: Path) -> Converted:
     """Make a checkpoint, without optimiser, of a Hugging Face folder.
 
     Args:
         folder: ``config.json``, safetensors, and perhaps a tokenizer, which the checkpoint takes along.
         path: the checkpoint; there must be nothing there.
-        deadline: seconds that writing may take.
 
     Raises:
         MoeError: naming what is wrong with the folder, or why the checkpoint cannot be written; there is none then.
@@ -91,13 +90,14 @@ def import_folder(folder: Path, path: Path, deadline: float = 3600.0) -> Convert
         staged = checkpoint.stage(path, model, None, hf_config, Layout(), dict.fromkeys(_COUNTERS, 0))
         try:
             tokenizer = copy_tokenizer(folder, staged.folder / TOKENIZER)
-            Saver(deadline).start(replace(staged, read=_Reader(hf_config, model, weights)), background=False)
+            Saver(_SECONDS).start(replace(staged, read=_Reader(hf_config, model, weights)), background=False)
         finally:
             shutil.rmtree(staged.folder, ignore_errors=True)
     return _told(path, hf_config, dtype, tokenizer)
 
 
 _COUNTERS = ("version", "skipped", "in_a_row")
+_SECONDS = 3600.0  # that writing may take
 
 
 def export_checkpoint(path: Path, folder: Path, shard_bytes: int = 5 * 2**30, expert_bias: bool = False) -> Converted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +63,11 @@ def read_lab(sources: Sequence[Path], options: Options | None = None, reading: R
     return lab
 
 
-def write_page(lab: Lab, path: Path, progress: Callable[[int, int], None] | None = None) -> Path:
+def write_page(lab: Lab, path: Path) -> Path:
     """Write the page of runs that are read already."""
     from scalelab.view.page import page_html
 
-    data = page_data(lab, lab.overview(progress=progress))
+    data = page_data(lab, lab.overview())
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page_html(lab, live=False, data=data), encoding="utf-8", errors="replace")
     return path

@@ -100,16 +100,15 @@ def plot_fits(
     _save(path, len(tasks), draw, width)
 
 
-def plot_efficiency(comparisons: Sequence[Comparison], path: Path, runs: Sequence[str] | None = None) -> None:
+def plot_efficiency(comparisons: Sequence[Comparison], path: Path) -> None:
     """Draw F(R) = C^B at the common A, both axes logarithmic: straight lines of slope B (ScaleRL A.5).
 
     Args:
         comparisons: a chart for each.
         path: a `.png`, `.svg` or `.pdf` file.
-        runs: names of runs in the order of their colours; None takes them by rank.
     """
     check_figure(path)
-    names = list(dict.fromkeys([*(runs or ()), *(entry.run for one in comparisons for entry in one.entries)]))
+    names = list(dict.fromkeys(entry.run for one in comparisons for entry in one.entries))
     chosen = dict(zip(names, codes(len(names))))
 
     def draw(axes: Sequence[Any]) -> None:

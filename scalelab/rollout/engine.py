@@ -114,7 +114,6 @@ class Engine:
         self, model_dir: Path, config: GeneratorSetup, phrases: Phrases, version: int = 0, seed: int = 0
     ) -> None:
         self._hf_config = hf_config = read_config(model_dir)
-        self._tensor_parallel = config.tensor_parallel
         _check(hf_config, config, model_dir)
         eos = hf_config["eos_token_id"]
         self._stop_ids = [eos] if isinstance(eos, int) else list(eos)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +49,7 @@ class RunStatus:
     pace: RunPace | None = None
 
 
-def run_status(path: Path, now: Callable[[], float] = time.time) -> RunStatus:
+def run_status(path: Path) -> RunStatus:
     """Look at a run's folder.
 
     Raises:
@@ -57,7 +57,7 @@ def run_status(path: Path, now: Callable[[], float] = time.time) -> RunStatus:
     """
     manifest, status = read_run_manifest(path), _read(path / STATUS)
     written = status.get("time")
-    age = max(0.0, now() - written) if isinstance(written, int | float) else None
+    age = max(0.0, time.time() - written) if isinstance(written, int | float) else None
     state = str(manifest.get("status", "unknown"))
     if state == "running" and not is_there(status, age):
         state = "gone"

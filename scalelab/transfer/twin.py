@@ -52,10 +52,6 @@ class Twin:
         """Layers with parameters, and these in the form in which they are loaded, on the meta device."""
         return [(twin, forms) for _, twin, forms in self._layers]
 
-    def note_loaded(self, names: set[str]) -> None:
-        """Note parameters that got values without `add`."""
-        self._loaded |= names
-
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load whole tensors by their Hugging Face names; may run in another thread than the model.
 

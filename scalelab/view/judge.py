@@ -60,13 +60,14 @@ class Judge:
     Args:
         options: how to fit.
         kept: where results are kept.
+
+    Attributes:
         elsewhere: who makes what is not kept, as `FittingProcess.ask`; None makes it here.
     """
 
-    def __init__(
-        self, options: Options, kept: Kept, elsewhere: Callable[[str, Sequence[Curve]], Any] | None = None
-    ) -> None:
-        self.options, self._kept, self.elsewhere = options, kept, elsewhere
+    def __init__(self, options: Options, kept: Kept) -> None:
+        self.options, self._kept = options, kept
+        self.elsewhere: Callable[[str, Sequence[Curve]], Any] | None = None
         self._analyses: dict[str, Analysis] = {}
         self._keys: dict[int, tuple[Curve, str]] = {}
 

@@ -166,11 +166,11 @@ def staleness(histogram: Mapping[str, Any]) -> dict[int, float]:
     }
 
 
-def thin(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Points:
-    """At most about `most` points: of each stretch the lowest and the highest value, so that spikes stay."""
-    if len(points) <= most:
+def thin(points: Sequence[tuple[float, float]]) -> Points:
+    """At most about `MOST_POINTS` points: of each stretch the lowest and the highest value, so that spikes stay."""
+    if len(points) <= MOST_POINTS:
         return list(points)
-    stretch = -(-2 * len(points) // most)
+    stretch = -(-2 * len(points) // MOST_POINTS)
     kept: Points = []
     for start in range(0, len(points), stretch):
         part = points[start : start + stretch]

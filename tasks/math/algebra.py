@@ -96,7 +96,7 @@ class SymbolicArithmetic(ExactArithmetic):
             return sign
         return abs(_ratio(_numerator(mine), _numerator(theirs), tolerance))
 
-    def shifted(self, gold: Meaning, answer: Meaning, constant: str) -> bool | None:
+    def shifted(self, gold: Meaning, answer: Meaning) -> bool | None:
         """See `tasks.math.exact.Arithmetic`."""
         try:
             difference = _translated(gold) - _translated(answer)

@@ -283,7 +283,7 @@ class AnswerComparison(FamilyComparison, SetComparison):
         """Antiderivatives that differ by the constant that both have."""
         own = _constant(answer)
         answer = replaced(answer, lambda one: Symbol(constant) if one == Symbol(own or "") else None)
-        return self.arithmetic.shifted(gold, answer, constant)
+        return self.arithmetic.shifted(gold, answer)
 
 
 _OWN: tuple[tuple[type | tuple[type, ...], Callable[[AnswerComparison, Meaning, Meaning], Equal]], ...] = (

@@ -33,7 +33,7 @@ class Arithmetic(Protocol):
         """1 or -1 if the answer is a positive or negative constant times the gold, which is no constant; 0 if not."""
         ...
 
-    def shifted(self, gold: Meaning, answer: Meaning, constant: str) -> bool | None:
+    def shifted(self, gold: Meaning, answer: Meaning) -> bool | None:
         """True if the two differ by nothing but a constant, one that has a name already."""
         ...
 
@@ -172,7 +172,7 @@ class ExactArithmetic:
         """See `Arithmetic`."""
         return None
 
-    def shifted(self, gold: Meaning, answer: Meaning, constant: str) -> bool | None:
+    def shifted(self, gold: Meaning, answer: Meaning) -> bool | None:
         """See `Arithmetic`."""
         return None
 
