@@ -36,7 +36,7 @@ from scalelab.curves.decide import Decision
 from scalelab.errors import LabError, nearest
 from scalelab.numbers import compact, with_error, with_interval
 from scalelab.reading import Reading, load_reading, read_with
-from scalelab.reading.data import same_unit
+from scalelab.reading.curve import same_unit
 from scalelab.reading.sources import open_table
 from scalelab.reading.table import Table
 

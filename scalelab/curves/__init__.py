@@ -9,7 +9,7 @@ from scalelab.curves.fitting.models import POWER, SIGMOID
 from scalelab.curves.forecast import compute_for, extend_or_stop, forecast
 from scalelab.curves.parallel import parallel
 from scalelab.reading import pool, pool_seeds, read_sources
-from scalelab.reading.data import Curve, curve
+from scalelab.reading.curve import Curve, curve
 
 __all__ = [
     "POWER",

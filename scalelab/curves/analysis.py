@@ -31,7 +31,7 @@ from scalelab.curves.fitting.posterior import posterior
 from scalelab.errors import LabError
 from scalelab.numbers import percent, quantity
 from scalelab.reading.columns import recognise
-from scalelab.reading.data import UNITS, Curve, curve
+from scalelab.reading.curve import UNITS, Curve, curve
 from scalelab.reading.points import CurveReader
 from scalelab.reading.settings import COLUMNS, Reading
 from scalelab.reading.table import Table

@@ -21,7 +21,7 @@ from scalelab.curves.fitting.joint import FitError
 from scalelab.curves.fitting.models import SIGMOID, log_compute, value
 from scalelab.curves.fitting.noise import drift_kernel
 from scalelab.numbers import FEW, percent, share
-from scalelab.reading.data import binomial_stderr, curve
+from scalelab.reading.curve import binomial_stderr, curve
 
 
 @dataclass(frozen=True)

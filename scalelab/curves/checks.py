@@ -20,7 +20,7 @@ from scalelab.curves.fitting.paper import fit_paper
 from scalelab.curves.fitting.posterior import Draws, posterior
 from scalelab.errors import LabError
 from scalelab.numbers import compact
-from scalelab.reading.data import Curve
+from scalelab.reading.curve import Curve
 
 FitMethod = Literal["joint", "paper", "power"]
 FIT_METHODS: tuple[FitMethod, ...] = get_args(FitMethod)

@@ -40,7 +40,7 @@ from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.joint_draws import JointDraws, joint_draws, several
 from scalelab.curves.stability import stability
 from scalelab.errors import LabError
-from scalelab.reading.data import Curve, same_unit
+from scalelab.reading.curve import Curve, same_unit
 from scalelab.reading.throughput import refuse_other_loads
 
 ERROR = 0.1

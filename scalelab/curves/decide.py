@@ -24,7 +24,7 @@ from scalelab.curves.forecast import WORTHWHILE, gain_text
 from scalelab.curves.joint_draws import joint_draws, several
 from scalelab.errors import LabError
 from scalelab.numbers import percent, quantity
-from scalelab.reading.data import same_unit
+from scalelab.reading.curve import same_unit
 
 NextStep = Literal["extend", "seed", "another setting"]
 

@@ -29,7 +29,7 @@ from scalelab.curves.law import Law, check_compute
 from scalelab.curves.places import Place, rates, readable
 from scalelab.errors import LabError
 from scalelab.numbers import percent
-from scalelab.reading.data import binomial_stderr, curve
+from scalelab.reading.curve import binomial_stderr, curve
 
 Quantity = Literal["value", "A", "log_B", "log_C_mid"]
 """A number to compare: pass rate at the end of the budget, A, ln B, or ln C_mid."""

@@ -25,7 +25,7 @@ from scalelab.curves.fitting.noise import Prior
 from scalelab.curves.fitting.posterior import Draws
 from scalelab.curves.fitting.shapes import OTHERS
 from scalelab.kept import key_of, write_entry
-from scalelab.reading.data import Curve
+from scalelab.reading.curve import Curve
 
 MOST_ENTRIES = 1000
 """Kept analyses, of about 300 KB each, above which the oldest quarter is removed."""

@@ -28,7 +28,7 @@ from scalelab.curves.fitting.intervals import Interval, check_level, equal_taile
 from scalelab.curves.fitting.models import SIGMOID, logistic
 from scalelab.curves.places import Place, place_of, rates, readable
 from scalelab.errors import LabError
-from scalelab.reading.data import same_unit
+from scalelab.reading.curve import same_unit
 
 CHAINS, ROUNDS, TRIES = 400, 30, 48
 """Chains run side by side, rounds of each before its state is kept, and draws of a run considered in each round."""

@@ -20,7 +20,7 @@ from scalelab.guarded import inside
 from scalelab.numbers import compact
 from scalelab.parquet import take_rows
 from scalelab.reading.branches import trunk_points
-from scalelab.reading.data import Curve
+from scalelab.reading.curve import Curve
 
 COLUMNS = ("task", "prompt_id", "reward")
 """Columns of a file of completions that are read."""

@@ -12,7 +12,7 @@ import numpy as np
 from scalelab.arrays import Array
 from scalelab.curves.fitting.intervals import Interval
 from scalelab.numbers import compact
-from scalelab.reading.data import Curve
+from scalelab.reading.curve import Curve
 
 DEPTH = 0.05
 """Fall below the run's best so far, in pass rate, from which a run is called unstable."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalelab.reading.data import Curve
+from scalelab.reading.curve import Curve
 
 
 def trunk_points(item: Curve, others: Sequence[Curve]) -> np.ndarray:

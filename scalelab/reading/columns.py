@@ -12,7 +12,7 @@ from typing import Any
 
 from scalelab.errors import LabError
 from scalelab.reading.cells import blank, numbers
-from scalelab.reading.data import UNITS
+from scalelab.reading.curve import UNITS
 from scalelab.reading.settings import COLUMNS, Reading
 from scalelab.reading.table import Table, dozen
 

@@ -18,7 +18,7 @@ from scalelab.arrays import Array
 from scalelab.errors import LabError
 from scalelab.reading.cells import Numbers, blank, hours_since_first, numbers
 from scalelab.reading.columns import Part, Recognised
-from scalelab.reading.data import Curve, FitWindow, binomial_stderr, check_numbers, checked_curve
+from scalelab.reading.curve import Curve, FitWindow, binomial_stderr, check_numbers, checked_curve
 from scalelab.reading.run_folder import fork_of
 from scalelab.reading.settings import COLUMNS, Reading
 from scalelab.reading.stitch import average, stitch

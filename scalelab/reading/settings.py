@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from scalelab.errors import LabError, nearest
 from scalelab.guarded import LONGEST_TEXT, read_whole
-from scalelab.reading.data import MOST_COMPUTE
+from scalelab.reading.curve import MOST_COMPUTE
 
 COLUMNS = (
     "compute", "pass_rate", "task", "run", "seed", "n", "n_prompts", "k", "stderr", "epoch", "step", "compute_unit",

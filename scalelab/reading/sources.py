@@ -16,7 +16,7 @@ from scalelab.reading import tensorboard
 from scalelab.reading.branches import counted_once, with_trunks_told
 from scalelab.reading.cells import numbers
 from scalelab.reading.columns import recognise
-from scalelab.reading.data import Curve, check_numbers, same_unit
+from scalelab.reading.curve import Curve, check_numbers, same_unit
 from scalelab.reading.formats import read_file
 from scalelab.reading.points import CurveReader
 from scalelab.reading.run_folder import read_run_folder

@@ -9,7 +9,7 @@ import numpy as np
 
 from scalelab.errors import LabError
 from scalelab.reading.columns import WORK
-from scalelab.reading.data import Curve
+from scalelab.reading.curve import Curve
 
 LOADS = 2.0
 """Ratio of the work that two runs get done in a core-hour from which they had different machines or loads.

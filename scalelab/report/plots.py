@@ -13,7 +13,7 @@ from scalelab.curves.comparison import Comparison
 from scalelab.curves.efficiency import efficiency
 from scalelab.curves.forecast import band
 from scalelab.errors import LabError
-from scalelab.reading.data import same_unit
+from scalelab.reading.curve import same_unit
 from scalelab.view.palette import MARKERS, codes
 
 ENDINGS = (".png", ".svg", ".pdf")

@@ -12,7 +12,7 @@ from scalelab.cli import main
 from scalelab.curves import Curve, Options, analyse, compare, curve, fit_curve
 from scalelab.curves.design import SURE, Plan, Quantity, power, run_error, seeds_for, smallest_difference
 from scalelab.curves.fitting.joint import FitError
-from scalelab.reading.data import binomial_stderr
+from scalelab.reading.curve import binomial_stderr
 from tests.helpers.curve_points import rate
 
 

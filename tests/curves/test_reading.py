@@ -18,7 +18,7 @@ from scalelab.curves import Options, analyse
 from scalelab.errors import LabError
 from scalelab.reading import Reading, load_reading, read_sources, read_with
 from scalelab.reading.cells import comma_meaning, numbers
-from scalelab.reading.data import binomial_stderr
+from scalelab.reading.curve import binomial_stderr
 from scalelab.reading.stitch import stitch
 from scalelab.report.page import read_lab
 from scalelab.session.tracked_fits import TrackedFits

@@ -11,7 +11,7 @@ import pytest
 from scalelab.curves import fit, pool, read_sources
 from scalelab.curves.fitting.joint import select_window
 from scalelab.errors import LabError
-from scalelab.reading.data import binomial_stderr
+from scalelab.reading.curve import binomial_stderr
 
 ROWS = [(0.0, 0.2), (10.0, 0.3), (20.0, 0.4), (30.0, 0.5)]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scalelab.cli import main
 from scalelab.reading import read_sources
-from scalelab.reading.data import curve
+from scalelab.reading.curve import curve
 from scalelab.reading.throughput import slow_stretch, throughputs
 from tests.helpers.curve_points import rate
 

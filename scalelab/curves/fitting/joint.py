@@ -21,7 +21,7 @@ from scalelab.curves.fitting.problem import Problem, make_problem
 from scalelab.curves.fitting.seeds import evaluation_scatter, solve_seeds
 from scalelab.errors import LabError
 from scalelab.numbers import compact, percent, quantity
-from scalelab.reading.data import Curve, merge_neighbours
+from scalelab.reading.curve import Curve, merge_neighbours
 
 MOST_POINTS = 160
 """More evaluations than these are averaged with their neighbours before the fit."""

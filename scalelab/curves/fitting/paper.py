@@ -13,7 +13,7 @@ import numpy as np
 from scalelab.arrays import Array
 from scalelab.curves.fitting.joint import Fit, FitError, refuse_flat, refuse_unfit, select_window
 from scalelab.curves.fitting.models import SIGMOID
-from scalelab.reading.data import Curve
+from scalelab.reading.curve import Curve
 
 ASYMPTOTES = np.linspace(0.450, 0.800, 71)
 """A ∈ {0.450, 0.455, …, 0.800}."""

@@ -13,7 +13,7 @@ import numpy as np
 from scalelab.arrays import Array
 from scalelab.curves.fitting.models import SIGMOID, Model, jacobian, log_compute, value
 from scalelab.curves.fitting.noise import Prior, typical
-from scalelab.reading.data import Curve
+from scalelab.reading.curve import Curve
 
 STARTS = 6
 """Grid cells refined; the rest are worse by more than a local optimum can make good."""

@@ -13,7 +13,7 @@ from scalelab.arrays import Array
 from scalelab.curves.fitting.models import SIGMOID, value
 from scalelab.curves.fitting.noise import typical
 from scalelab.curves.fitting.problem import FOUR_FIFTHS, Problem, least_squares, solve
-from scalelab.reading.data import Curve
+from scalelab.reading.curve import Curve
 
 
 def solve_seeds(problem: Problem, points: Curve) -> tuple[Array, float, Array, Array]:

@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 from curve_tables.common import sigmoid
 from scalelab.curves import Curve, curve
-from scalelab.reading.data import binomial_stderr
+from scalelab.reading.curve import binomial_stderr
 
 Shape = Callable[[np.ndarray], np.ndarray]
 

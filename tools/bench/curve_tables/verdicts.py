@@ -15,7 +15,7 @@ import numpy as np
 
 from curve_tables.common import markdown, sigmoid
 from scalelab.curves import Analysis, FitError, Options, analyse, compare, curve
-from scalelab.reading.data import binomial_stderr
+from scalelab.reading.curve import binomial_stderr
 
 CELLS = [
     *((seeds, spread, 0.0) for seeds in (2, 4, 8) for spread in (0.0125, 0.03)),
