@@ -43,7 +43,7 @@ from tasks.math.nodes import (
 )
 from tasks.math.read import ReadAnswer, read
 from tasks.math.setwise import SetComparison, unnamed
-from tasks.math.shape import is_name, replaced, symbols
+from tasks.math.shape import is_name, substituted, symbols
 from tasks.math.solving import listed_range, root_set, same_roots
 from tasks.math.verdicts import Equal, all_of, any_of, matched
 
@@ -275,15 +275,10 @@ class AnswerComparison(FamilyComparison, SetComparison):
             vectors = as_vector(gold), as_vector(answer)
             return self.same(*vectors) if vectors != (gold, answer) else False
         same = self.arithmetic.same(gold, answer)
-        if same is not True and (constant := _constant(gold)) is not None and _constant(answer) is not None:
-            return any_of((same, self._families(gold, answer, constant)))
+        if same is not True and (mine := _constant(gold)) is not None and (theirs := _constant(answer)) is not None:
+            # antiderivatives that differ by the constant that both have
+            return any_of((same, self.arithmetic.shifted(gold, substituted(answer, theirs, Symbol(mine)))))
         return same
-
-    def _families(self, gold: Meaning, answer: Meaning, constant: str) -> Equal:
-        """Antiderivatives that differ by the constant that both have."""
-        own = _constant(answer)
-        answer = replaced(answer, lambda one: Symbol(constant) if one == Symbol(own or "") else None)
-        return self.arithmetic.shifted(gold, answer)
 
 
 _OWN: tuple[tuple[type | tuple[type, ...], Callable[[AnswerComparison, Meaning, Meaning], Equal]], ...] = (

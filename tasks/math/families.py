@@ -23,7 +23,7 @@ from tasks.math.nodes import (
     Symbol,
     Words,
 )
-from tasks.math.shape import replaced, symbols
+from tasks.math.shape import replaced, substituted, symbols
 from tasks.math.verdicts import Equal, all_of, any_of, matched
 
 _MOST_PARAMETERS = 3
@@ -106,7 +106,7 @@ class FamilyComparison(ABC):
             return False
         starts, steps = [], []
         for one in values:
-            at = [_substituted(one, parameter, Number(Fraction(to))) for to in (0, 1, 2)]
+            at = [substituted(one, parameter, Number(Fraction(to))) for to in (0, 1, 2)]
             starts.append(at[0])
             first, second = (Apply("add", (at[n + 1], Apply("neg", (at[n],)))) for n in (0, 1))
             linear = self.arithmetic.same(first, second)
@@ -116,10 +116,6 @@ class FamilyComparison(ABC):
         step = any_of(self.arithmetic.same(steps[0], one) for one in (steps[1], Apply("neg", (steps[1],))))
         shift = Apply("div", (Apply("add", (starts[1], Apply("neg", (starts[0],)))), steps[0]))
         return all_of((step, self.arithmetic.same(Apply("floor", (shift,)), shift)))
-
-
-def _substituted(part: Meaning, name: str, value: Meaning) -> Meaning:
-    return replaced(part, lambda one: value if one == Symbol(name) else None)
 
 
 def as_family(part: Meaning) -> Meaning:

@@ -46,6 +46,11 @@ def replaced(part: Meaning, change: Callable[[Meaning], Meaning | None]) -> Mean
     return dataclasses.replace(part, **fields) if fields else part
 
 
+def substituted(part: Meaning, name: str, value: Meaning) -> Meaning:
+    """The part with a value in place of a symbol."""
+    return replaced(part, lambda one: value if one == Symbol(name) else None)
+
+
 def _changed(value: object, change: Callable[[Meaning], Meaning | None]) -> object:
     if isinstance(value, tuple):
         return tuple(_changed(one, change) for one in value)

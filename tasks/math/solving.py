@@ -14,7 +14,7 @@ from math import ceil, floor
 
 from tasks.math.exact import Arithmetic, rational
 from tasks.math.nodes import FORMULA, Apply, Collection, Meaning, Number, Relation, SetBuilder, Symbol
-from tasks.math.shape import replaced, symbols
+from tasks.math.shape import substituted, symbols
 from tasks.math.verdicts import Equal, all_of
 
 _HIGHEST = 12
@@ -77,7 +77,9 @@ def same_roots(described: RootSet, items: Sequence[Meaning], arithmetic: Arithme
     if True in apart:
         return False
     return all_of(
-        arithmetic.same(_at(left, variable, one), _at(right, variable, one)) if None not in apart else None
+        arithmetic.same(substituted(left, variable, one), substituted(right, variable, one))
+        if None not in apart
+        else None
         for one in items
     )
 
@@ -94,10 +96,6 @@ def _equation(part: Meaning) -> tuple[str, Meaning, Meaning] | None:
     left, right = condition.sides
     named = symbols(left) | symbols(right)
     return (element.name, left, right) if named == {element.name} else None
-
-
-def _at(part: Meaning, variable: str, value: Meaning) -> Meaning:
-    return replaced(part, lambda one: value if one == Symbol(variable) else None)
 
 
 def _polynomial(part: Meaning, variable: str) -> Polynomial | None:
