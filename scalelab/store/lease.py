@@ -24,7 +24,7 @@ from typing import Any
 
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
-from scalelab.store.status_file import process_started
+from scalelab.store.status_file import process_started, read_note
 
 BEAT_SECONDS = 5.0
 """Seconds between two beats of a holder."""
@@ -169,23 +169,15 @@ class Lease:
             self._path.unlink(missing_ok=True)
 
 
-def _holder_of(path: Path) -> dict[str, Any]:
-    with suppress(LabError, OSError, ValueError, RecursionError):
-        content = json.loads(read_whole(path, _LONGEST))
-        if isinstance(content, dict):
-            return content
-    return {}
-
-
 def _who(path: Path) -> str:
-    holder = _holder_of(path)
+    holder = read_note(path, _LONGEST)
     node, pid = holder.get("node"), holder.get("pid")
     return f" (process {pid} on {node})" if isinstance(node, str) and isinstance(pid, int) else ""
 
 
 def _lives(path: Path, say: Callable[[str], None], late: float) -> bool:
     """True if the holder of a lease lives; on another machine this waits for a beat."""
-    holder = _holder_of(path)
+    holder = read_note(path, _LONGEST)
     pid = holder.get("pid")
     if holder.get("place") is not None and holder["place"] == _place() and isinstance(pid, int):
         return process_started(pid) is not None and process_started(pid) == holder.get("started")

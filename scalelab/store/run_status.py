@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalelab.errors import LabError
-from scalelab.guarded import read_whole
 from scalelab.store.account import METRICS
 from scalelab.store.lines import read_lines
 from scalelab.store.manifest import read_run_manifest
 from scalelab.store.pace import RunPace, pace
-from scalelab.store.status_file import STATUS, process_started
+from scalelab.store.status_file import STATUS, process_started, read_note
 
 LATE = 60.0
 """Seconds after which a run on another machine, whose processes cannot be looked at, is taken to be gone."""
@@ -55,7 +51,7 @@ def run_status(path: Path) -> RunStatus:
     Raises:
         LabError: it is none, or holds broken lines.
     """
-    manifest, status = read_run_manifest(path), _read(path / STATUS)
+    manifest, status = read_run_manifest(path), read_note(path / STATUS, _LARGEST)
     written = status.get("time")
     age = max(0.0, time.time() - written) if isinstance(written, int | float) else None
     state = str(manifest.get("status", "unknown"))
@@ -66,15 +62,6 @@ def run_status(path: Path) -> RunStatus:
     going = state in ("running", "gone", "interrupted") and (path / METRICS).exists()
     measured = pace(manifest, read_lines(path / METRICS)) if going else None
     return RunStatus(str(path), state, reason if isinstance(reason, str) else None, age, status, faults, measured)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The file's content; nothing if it is missing, or is no JSON object of a sensible size."""
-    with suppress(OSError, ValueError, RecursionError, LabError):
-        content = json.loads(read_whole(path, _LARGEST))
-        if isinstance(content, dict):
-            return content
-    return {}
 
 
 def is_there(status: Mapping[str, Any], age: float | None) -> bool:

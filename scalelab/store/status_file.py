@@ -17,6 +17,8 @@ from typing import Any
 
 from moe.durable import write_whole
 from moe.errors import printable
+from scalelab.errors import LabError
+from scalelab.guarded import read_whole
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,15 @@ class StatusFile:
         """Write the file if it is time to."""
         if self.due:
             self.write(doing, **facts)
+
+
+def read_note(path: Path, most: int) -> dict[str, Any]:
+    """What a process wrote of itself; nothing if the file is missing, or is no JSON object of so many bytes."""
+    with suppress(OSError, ValueError, RecursionError, LabError):
+        content = json.loads(read_whole(path, most))
+        if isinstance(content, dict):
+            return content
+    return {}
 
 
 def process_started(pid: int) -> str | None:
