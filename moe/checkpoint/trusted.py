@@ -32,7 +32,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.serialization import _get_layout
 
 from moe.checkpoint.folder import Manifest, read_manifest
-from moe.errors import MoeError, printable
+from moe.errors import MoeError, printable, require
 from moe.regular import open_regular, read_regular
 
 METADATA = ".metadata"
@@ -138,25 +138,25 @@ def _check_object(file: BinaryIO, place: _StorageInfo) -> None:
 
 def _check(metadata: Any, manifest: Manifest) -> None:
     """Refuse a description whose parts are not of the types that torch writes, or lie outside the files."""
-    _require(type(metadata) is Metadata, "it describes no tensors")
+    require(type(metadata) is Metadata, "it describes no tensors")
     stored, places = metadata.state_dict_metadata, metadata.storage_data
-    _require(type(stored) is dict and type(places) is dict, "it describes no tensors")
-    _require(metadata.planner_data is None, "it has data of another planner")
+    require(type(stored) is dict and type(places) is dict, "it describes no tensors")
+    require(metadata.planner_data is None, "it has data of another planner")
     for key, entry in stored.items():
-        _require(type(key) is str, "a tensor has no name")
+        require(type(key) is str, "a tensor has no name")
         if type(entry) is TensorStorageMetadata:
             _check_tensor(key, entry)
         else:
-            _require(type(entry) is BytesStorageMetadata, f"{key} is neither a tensor nor bytes")
+            require(type(entry) is BytesStorageMetadata, f"{key} is neither a tensor nor bytes")
     for index, place in places.items():
-        _require(type(index) is MetadataIndex and index.fqn in stored, "it places a tensor that it does not describe")
-        _require(type(place) is _StorageInfo, f"{index.fqn} lies nowhere")
+        require(type(index) is MetadataIndex and index.fqn in stored, "it places a tensor that it does not describe")
+        require(type(place) is _StorageInfo, f"{index.fqn} lies nowhere")
         _check_place(index.fqn, place, manifest)
 
 
 def _check_tensor(key: str, entry: TensorStorageMetadata) -> None:
     properties = entry.properties
-    _require(
+    require(
         type(properties) is TensorProperties
         and isinstance(properties.dtype, torch.dtype)
         and type(entry.size) is torch.Size
@@ -164,7 +164,7 @@ def _check_tensor(key: str, entry: TensorStorageMetadata) -> None:
         f"{key} is described in another way",
     )
     for chunk in entry.chunks:
-        _require(
+        require(
             type(chunk) is ChunkStorageMetadata
             and type(chunk.offsets) is type(chunk.sizes) is torch.Size
             and len(chunk.offsets) == len(chunk.sizes) == len(entry.size)
@@ -175,14 +175,9 @@ def _check_tensor(key: str, entry: TensorStorageMetadata) -> None:
 
 def _check_place(key: str, place: _StorageInfo, manifest: Manifest) -> None:
     name, at, length = place.relative_path, place.offset, place.length
-    _require(type(name) is str and name in manifest.files, f"{key} lies in a file that is not the checkpoint's")
-    _require(
+    require(type(name) is str and name in manifest.files, f"{key} lies in a file that is not the checkpoint's")
+    require(
         type(at) is int and type(length) is int and at >= 0 and length >= 0 and at + length <= manifest.files[name][0],
         f"{key} lies outside {name}",
     )
-    _require(not place.transform_descriptors, f"{key} is stored in another form")
-
-
-def _require(ok: bool, problem: str) -> None:
-    if not ok:
-        raise ValueError(problem)
+    require(not place.transform_descriptors, f"{key} is stored in another form")
