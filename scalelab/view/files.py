@@ -75,6 +75,11 @@ class GrowingFile:
         self.records, self.broken, self._end, self._file = [], 0, 0, file
 
 
+def short_text(value: object) -> str:
+    """The beginning of a text; none for whatever else a file holds in its place."""
+    return value[:300] if isinstance(value, str) else ""
+
+
 def number(value: Any) -> float | None:
     """A finite number, or None for whatever else a file holds in its place."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -13,7 +13,7 @@ from typing import Any
 from scalelab.guarded import read_text
 from scalelab.store.run_status import is_there
 from scalelab.store.status_file import STATUS
-from scalelab.view.files import number
+from scalelab.view.files import number, short_text
 
 MOST_ACTORS = 2000
 LONGEST_LIST = 50
@@ -47,29 +47,30 @@ def now(folder: Path, time: float) -> dict[str, Any] | None:
     return {
         "gone": not is_there(status, age),
         "age": age,
-        "doing": _text(status.get("doing")),
+        "doing": short_text(status.get("doing")),
         "process": _process(status),
-        "waits": [_text(one) for one in _list(status, "waits")],
-        "stragglers": [_text(one) for one in _list(status, "stragglers")],
+        "waits": [short_text(one) for one in _list(status, "waits")],
+        "stragglers": [short_text(one) for one in _list(status, "stragglers")],
         "actors": [_actor(one) for one in actors],
     }
 
 
 def _actor(one: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {name: number(one.get(name)) for name in ("seconds", "silent", "version")}
-    return {"name": _text(one.get("name")), "doing": _text(one.get("doing")), "process": _process(one), **numbers}
+    return {
+        "name": short_text(one.get("name")),
+        "doing": short_text(one.get("doing")),
+        "process": _process(one),
+        **numbers,
+    }
 
 
 def _process(one: Mapping[str, Any]) -> str:
     """Number and machine of a process."""
     pid = number(one.get("pid"))
-    return "" if pid is None else f"{pid:.0f} on {_text(one.get('node'))}"
+    return "" if pid is None else f"{pid:.0f} on {short_text(one.get('node'))}"
 
 
 def _list(status: Mapping[str, Any], name: str, most: int = LONGEST_LIST) -> list[Any]:
     found = status.get(name)
     return found[:most] if isinstance(found, list) else []
-
-
-def _text(value: object) -> str:
-    return value[:300] if isinstance(value, str) else ""

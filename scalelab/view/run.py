@@ -15,7 +15,7 @@ from scalelab.reading import Reading, read_with
 from scalelab.reading.run_folder import shown_manifest
 from scalelab.view.bindings import bindings
 from scalelab.view.discover import RunSource
-from scalelab.view.files import GrowingFile, number
+from scalelab.view.files import GrowingFile, number, short_text
 from scalelab.view.metrics import held_out_panels, metric_panels, staleness
 from scalelab.view.now import now
 from scalelab.view.points import curve_points
@@ -90,9 +90,9 @@ class ViewedRun:
             "name": self.member.name,
             "group": self.member.group,
             "status": status,
-            "experiment": _text(self.manifest.get("experiment")),
-            "description": _text(self.manifest.get("description")),
-            "clock": _text(self.manifest.get("clock")) or "wall",
+            "experiment": short_text(self.manifest.get("experiment")),
+            "description": short_text(self.manifest.get("description")),
+            "clock": short_text(self.manifest.get("clock")) or "wall",
             "seed": number(self.manifest.get("seed")),
             "started": self._started,
             "wall_hours": _hours(number(self.manifest.get("wall_seconds"))),
@@ -116,7 +116,7 @@ class ViewedRun:
         """Word for its state: that of its manifest, `gone`, `silent`, `table`; `unknown` without a manifest."""
         if not self.member.folder:
             return "table"
-        status = _text(self.manifest.get("status")) or "unknown"
+        status = short_text(self.manifest.get("status")) or "unknown"
         if status == "running" and self._gone():
             return "gone"
         if status == "running" and self._clock() - self._written() > SILENT_AFTER:
@@ -202,7 +202,7 @@ class ViewedRun:
             return self.reading.unit
         if self.curves and not self.member.folder:
             return self.curves[0].unit
-        return _text(latest.get("compute_unit")) or _text(self.manifest.get("compute_unit")) or "compute"
+        return short_text(latest.get("compute_unit")) or short_text(self.manifest.get("compute_unit")) or "compute"
 
     def _progress(self, step: float, compute: float) -> float | None:
         """The share of the budget that is spent, whichever of its limits comes first."""
@@ -271,14 +271,10 @@ def _said(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "step": number(record.get("step")),
         "time": number(record.get("time")),
-        "level": _text(record.get("level") or record.get("event")),
-        "name": _text(name),
+        "level": short_text(record.get("level") or record.get("event")),
+        "name": short_text(name),
         "text": str(text)[:500],
     }
-
-
-def _text(value: object) -> str:
-    return value[:300] if isinstance(value, str) else ""
 
 
 def _hours(seconds: float | None) -> float | None:
