@@ -109,14 +109,6 @@ class BackTest:
         """True if the measured mean is inside its interval."""
         return self.interval[0] <= self.measured <= self.interval[1]
 
-    @property
-    def stretch(self) -> float:
-        """Factor to widen this run's forecasts by: how far out the mean came beyond what one run in ten does.
-
-        The normal score of its percentile over 1.645, at least 1 and at most 3.
-        """
-        return float(np.clip(abs(_normal_score(self.percentile)) / 1.645, 1, 3))
-
 
 @dataclass(frozen=True)
 class Outlier:
@@ -244,9 +236,3 @@ def fallen_remarks(fallen: Sequence[Outlier]) -> list[str]:
     if len(fallen) > 3:
         lines.append(f"{len(fallen) - 3} more evaluations fall out of the curve")
     return lines
-
-
-def _normal_score(percentile: float) -> float:
-    from scipy.special import ndtri
-
-    return float(ndtri(min(max(percentile, 1e-4), 1 - 1e-4)))

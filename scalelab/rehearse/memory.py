@@ -86,10 +86,6 @@ class Memory(TorchDispatchMode):
             self._forget(key)
             self._left.add(key)
 
-    def live(self, kind: str) -> int:
-        """Live bytes of a kind."""
-        return self._live[kind]
-
     def _follow(self, tensor: FakeTensor) -> None:
         storage = tensor.untyped_storage()
         key, size = storage._cdata, -(-storage.nbytes() // _BLOCK) * _BLOCK

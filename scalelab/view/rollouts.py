@@ -68,7 +68,6 @@ class _File:
     path: Path
     kind: str
     step: int
-    stamp: tuple[int, int]
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     rows: int = 0
     outcomes: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -236,18 +235,18 @@ class Rollouts:
             stamp = (facts.st_mtime_ns, facts.st_size)
             if name not in self._files or self._stamps.get(name) != stamp:
                 self._stamps[name] = stamp
-                self._files[name] = self._open(name, stamp)
+                self._files[name] = self._open(name)
         found = [file for file in self._files.values() if file is not None]
         return sorted(found, key=lambda file: (file.step, file.kind))
 
-    def _open(self, name: str, stamp: tuple[int, int]) -> _File | None:
+    def _open(self, name: str) -> _File | None:
         match = NAME.fullmatch(name)
         assert match is not None
         try:
             path = inside(self.folder, f"rollouts/{name}")
             if path is None:
                 return None
-            file = _File(path, match[1], int(match[2]), stamp)
+            file = _File(path, match[1], int(match[2]))
             index = take_rows(path, None, INDEX)
             file.rows = len(index["outcome"])
             for column in INDEX:

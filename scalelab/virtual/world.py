@@ -126,7 +126,7 @@ class VirtualRun:
     def __init__(
         self, run: Run, base: Path, folder: RunFolder, tokenizer: Any, phrases: Phrases, progress: Progress
     ) -> None:
-        self.run, self.folder, self.progress, self._base = run, folder, progress, base
+        self.run, self.folder, self.progress = run, folder, progress
         self.rates, places = simulated_rates(run)
         config = engine_config(run, places)
         self._most = config.max_sequences

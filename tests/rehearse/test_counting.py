@@ -40,7 +40,8 @@ def test_live_memory_is_that_of_the_tensors_that_live(actions):
             elif held:
                 del held[number % len(held)]
             most = max(most, live())
-        assert memory.live("activations") == live()
+        with memory.phase() as end:
+            assert end.bytes == live()
         assert peak.bytes == most
 
 
@@ -54,7 +55,8 @@ def test_kinds_are_followed_to_their_end():
             made = torch.empty(2 * BLOCK)
         del weight, made
     assert peak.kinds == {"weights": 4 * BLOCK, "activations": 8 * BLOCK}
-    assert memory.live("weights") == memory.live("activations") == 0
+    with memory.phase() as end:
+        assert end.kinds == {"weights": 0, "activations": 0}
 
 
 @pytest.fixture

@@ -212,12 +212,10 @@ class Solution:
     Attributes:
         theta_BP: parameters.
         cost_B: half the sum of losses.
-        converged_B: whether the last step was negligible.
     """
 
     theta_BP: Array
     cost_B: Array
-    converged_B: np.ndarray
 
 
 def influence(residuals: Array, cutoff: float) -> Array:
@@ -268,7 +266,6 @@ def minimise(
     live_B = np.arange(len(theta_BP))
     residual_BN, jacobian_BNP = residuals(theta_BP, live_B)
     cost_B = _loss(residual_BN, cutoff)
-    converged_B = np.zeros(len(theta_BP), bool)
     damping_B = np.full(len(theta_BP), 1e-3)
     for _ in range(max_steps):
         here_BP, low_BP, high_BP = theta_BP[live_B], lower_BP[live_B], upper_BP[live_B]
@@ -284,13 +281,12 @@ def minimise(
         theta_BP[won], cost_B[won] = trial_BP[better_B], trial_cost_B[better_B]
         residual_BN[better_B], jacobian_BNP[better_B] = trial_residual_BN[better_B], trial_jacobian_BNP[better_B]
         damping_B[live_B] = np.clip(damping_B[live_B] * np.where(better_B, 0.2, 5.0), 1e-12, 1e12)
-        converged_B[live_B] = small_B
         if small_B.any():
             on_B = ~small_B
             live_B, residual_BN, jacobian_BNP = live_B[on_B], residual_BN[on_B], jacobian_BNP[on_B]
         if not live_B.size:
             break
-    return Solution(theta_BP, cost_B, converged_B)
+    return Solution(theta_BP, cost_B)
 
 
 def _step(
