@@ -50,7 +50,7 @@ class Turns:
         self._left = draw.choice((1, 3, 10, 30, 100, 10**6))
         self._counts = [draw.choice((1, 1, 2, 5, 20, 80)) for _ in range(draw.randint(0, 8))]
         self._go = {True: threading.Semaphore(0), False: threading.Semaphore(0)}
-        self._both, self._first_runs = True, False
+        self._both = True
         self._main = threading.get_ident()
         self.problem: BaseException | None = None
 

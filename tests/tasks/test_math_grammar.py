@@ -28,7 +28,6 @@ DIGITS = st.integers(2, 99)
 UNITS = st.sampled_from(["cm", "kg", "m/s", "hours", "dollars", "mL", "kW", "degrees", "square feet", "km/h", "N m"])
 LETTER = st.sampled_from("xyzabnt")
 OPEN = st.sampled_from("([")
-CLOSE = st.sampled_from(")]")
 
 
 @st.composite
