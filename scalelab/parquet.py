@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ MOST_ROWS = 2_000_000
 MOST_VALUES = 50_000_000
 MOST_BYTES = 1 << 29
 """Limits of one file: rows, values of a column, bytes once unpacked."""
+
+PIECE_ROWS = 1 << 16
+"""Rows that are unpacked at a time."""
 
 
 def take_rows(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> dict[str, list[Any]]:
@@ -36,29 +39,60 @@ def take_rows(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> d
         with open_whole(path) as opened:
             names = [name for name in columns if name in parquet.read_schema(opened).names]
             file = parquet.ParquetFile(opened, read_dictionary=[name for name in names if name in TEXT])
+            lists = [one.name for one in file.schema_arrow if one.name in names and one.type.num_fields]
             found: dict[str, list[Any]] = {name: [] for name in names}
             first = 0
             for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
-                mine = None if at is None else [row - first for row in at if first <= row < first + rows]
-                if names and mine != []:
-                    _check_size(path, file.metadata.row_group(group), names)
-                    part = file.read_row_group(group, columns=names, use_threads=False)
-                    part = part if mine is None else part.take(mine)
-                    for name in names:
-                        found[name] += part.column(name).to_pylist()
-                first += rows
+                last = first + file.metadata.row_group(group).num_rows
+                if names and (at is None or any(first <= row < last for row in at)):
+                    _check_size(path, file.metadata.row_group(group), lists)
+                    for name, cells in _cells_of(path, file, group, names, at, first):
+                        found[name] += cells
+                first = last
             return found
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())[:120]
         raise LabError(f"{path.name}: not a Parquet file that can be read ({reason})") from None
 
 
-def _check_size(path: Path, group: Any, names: Sequence[str]) -> None:
-    """Refuse to unpack more than the limits, by what the file says of itself."""
-    parts = [group.column(index) for index in range(group.num_columns)]
-    parts = [part for part in parts if part.path_in_schema.partition(".")[0] in names]
-    values = max((part.num_values for part in parts), default=0)
+def _cells_of(
+    path: Path, file: Any, group: int, names: Sequence[str], at: Sequence[int] | None, first: int
+) -> Iterator[tuple[str, list[Any]]]:
+    """Cells of a group of rows by column, piece by piece.
+
+    Args:
+        path: the file, for messages.
+        file: the opened file.
+        group: number of the group.
+        names: columns.
+        at: row numbers of the file in rising order; None for all rows.
+        first: number of the group's first row.
+
+    Raises:
+        LabError: it unpacks to more than the limit.
+    """
+    unpacked = 0
+    for piece in file.iter_batches(PIECE_ROWS, row_groups=[group], columns=names, use_threads=False):
+        unpacked += piece.nbytes
+        if unpacked > MOST_BYTES:
+            raise LabError(f"{path.name}: more than {MOST_BYTES:,} bytes unpacked, so it is not read")
+        piece.validate(full=True)
+        last = first + piece.num_rows
+        mine = piece if at is None else piece.take([row - first for row in at if first <= row < last])
+        for name in names:
+            yield name, mine.column(name).to_pylist()
+        first = last
+
+
+def _check_size(path: Path, group: Any, lists: Sequence[str]) -> None:
+    """Refuse to unpack more than the limits, by what the file says of itself.
+
+    Of columns, those of lists alone are asked: others have a value for each row. pyarrow 26 ends the process where the
+    counts of a column are damaged, if it is asked for them before they are read.
+    """
+    parts = [group.column(index) for index in range(group.num_columns)] if lists else []
+    parts = [part for part in parts if part.path_in_schema.partition(".")[0] in lists]
+    values = max((part.num_values for part in parts), default=group.num_rows)
     unpacked = sum(part.total_uncompressed_size for part in parts)
     if group.num_rows > MOST_ROWS or values > MOST_VALUES or unpacked > MOST_BYTES:
         raise LabError(
@@ -89,8 +123,9 @@ def read_columns(path: Path) -> dict[str, list[Any]]:
         if sum(part.total_byte_size for part in groups) > MOST_BYTES:
             raise LabError(f"{path} unpacks to more than {MOST_BYTES:,} bytes, which is not read: give a shorter one")
         for part in groups:
-            _check_size(path, part, names)
+            _check_size(path, part, [])
         table = file.read(columns=names, use_threads=False)
+        table.validate(full=True)
         return {name: _cells(table.column(name)) for name in names}
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise LabError(f"{path}: not a Parquet file ({' '.join(str(error).split())[:120]})") from None

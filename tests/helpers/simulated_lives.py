@@ -403,7 +403,7 @@ class Simulation:
 
     def alive(self, file: Path) -> bool:
         """True if the process of a lease lives, as others see it."""
-        return lease._holder_of(file).get("pid") in self._alive
+        return lease.read_note(file, lease._LONGEST).get("pid") in self._alive
 
     def identity(self) -> dict[str, Any]:
         """Facts of the process that this thread is."""

@@ -283,7 +283,7 @@ def claims_table(by_axis: Mapping[str, StudyRuns], given: Sequence[MemberAnswer]
         f"with {prompts} prompts {', '.join(f'{decision}: {count}' for decision, count in found.most_common())}"
         for prompts, found in decisions.items()
     ]
-    return f"{table(header, rows)}\n\nOf {len(CLAIMS)} claims {'; '.join(counts)}."
+    return f"{table(header, rows)}\n\nOf {len(CLAIMS)} claims, {'; '.join(counts)}."
 
 
 def _needed(seeds: Seeds, runs: StudyRuns, words: Mapping[tuple[str, str], str], difference: float | None) -> str:
