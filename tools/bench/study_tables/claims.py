@@ -257,11 +257,13 @@ class Seeds:
         return "> 100" if found is None else str(found)
 
 
-def claims_table(by_axis: Mapping[str, StudyRuns], given: Sequence[MemberAnswer], recipes: Sequence[Comparison]) -> str:
-    """A line for each claim: what was said, the decisions, and the seeds that open ones take."""
+def claims_tables(
+    by_axis: Mapping[str, StudyRuns], given: Sequence[MemberAnswer], recipes: Sequence[Comparison]
+) -> tuple[str, str]:
+    """A line for each claim: the decisions alone; and with what was said, and the seeds that open ones take."""
     evidence, seeds, runs = Evidence(by_axis, given), Seeds(by_axis[HOURS], recipes), by_axis[HOURS]
     worked = {centre: exercises(runs.folder, centre) for centre in BASELINES}
-    rows, decisions = [], {prompts: Counter[str]() for prompts in PROMPTS}
+    short, rows, decisions = [], [], {prompts: Counter[str]() for prompts in PROMPTS}
     for claim in CLAIMS:
         words = evidence.words(claim)
         counted = {key: word for key, word in words.items() if worked[baseline_of(key[0])].get(claim.counter, True)}
@@ -276,14 +278,16 @@ def claims_table(by_axis: Mapping[str, StudyRuns], given: Sequence[MemberAnswer]
             decisions[prompts][decided[-1]] += 1
             open_ |= mine if decided[-1] == "cannot tell" and claim.kind == "end" else {}
         needed = [_needed(seeds, runs, open_, size) or "–" for size in (MARGIN, None)]
-        rows.append([claim.text, claim.where, said or "no runs", *(f"**{one}**" for one in decided), *needed])
-    header = ["claim", "ScaleRL", "said", *(f"with {prompts} prompts" for prompts in PROMPTS)]
-    header += [f"seeds to find {MARGIN:g}", "seeds to find what was measured"]
+        short.append([claim.text, claim.where, *decided])
+        rows.append([claim.text, said or "no runs", *decided, *needed])
+    decisions_header = [f"with {prompts} prompts" for prompts in PROMPTS]
+    header = ["claim", "said", *decisions_header, f"seeds to find {MARGIN:g}", "seeds to find what was measured"]
     counts = [
         f"with {prompts} prompts {', '.join(f'{decision}: {count}' for decision, count in found.most_common())}"
         for prompts, found in decisions.items()
     ]
-    return f"{table(header, rows)}\n\nOf {len(CLAIMS)} claims, {'; '.join(counts)}."
+    decided_table = table(["claim", "ScaleRL", *decisions_header], short)
+    return f"{decided_table}\n\nOf {len(CLAIMS)} claims, {'; '.join(counts)}.", table(header, rows)
 
 
 def _needed(seeds: Seeds, runs: StudyRuns, words: Mapping[tuple[str, str], str], difference: float | None) -> str:

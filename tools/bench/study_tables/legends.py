@@ -11,12 +11,11 @@ that falls more than ScaleRL, and of which nothing else can be said.""",
     ("README.md", "grid"): """\
 *Best less end*: the highest mean of three evaluations, less that of the last four.""",
     ("README.md", "claims"): """\
-**Rule**: a claim names the word that it lets one expect of a member. One contrary word: *disagrees*. Of what
-should differ, one word as expected, and no member that falls or has no fit: *agrees*. What should be alike must
-be "equal" everywhere. Where the counter of the ingredient shows no work, or nothing ran: *not exercised*. Words
-must hold on all five axes; claims on speed are read at a quarter of the hours, on three clusters. Ends stand in
-for asymptotes.
-
+A claim names the word that it lets one expect of a member. One contrary word: *disagrees*. Of what should differ,
+one word as expected, and no member that falls or has no fit: *agrees*. What should be alike must be "equal"
+everywhere. Where the counter of the ingredient shows no work, or nothing ran: *not exercised*. Words must hold on
+all five axes; claims on speed are read at a quarter of the hours, on three clusters. Ends stand in for asymptotes.""",
+    ("tables.md", "claims"): """\
 *Seeds*: of each of the two, that find the difference with 80 % by `scalelab design`, from ScaleRL's curve and
 drift and the spread of the two members' seeds (ScaleRL's alone where the other has one), for claims that stay
 open. With 256 prompts its drift on math is its decline, so many are asked for. "–": measured at less than 0.01.""",

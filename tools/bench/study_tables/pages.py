@@ -10,7 +10,7 @@ import numpy as np
 
 from scalelab.experiment import load
 from study_tables.axes import AXES, DECODING, HOURS
-from study_tables.claims import claims_table
+from study_tables.claims import claims_tables
 from study_tables.ends import benchmark_table, ends_table
 from study_tables.exercised import exercised_table, of_member
 from study_tables.falls import falls_table, grid_table, signs_table
@@ -98,9 +98,11 @@ def second_sections(by_axis: Mapping[str, StudyRuns]) -> Sections:
         *(name for name in runs.members() if name.startswith(MANY)),
     ]
     every = [one for of_question in given.values() for one in of_question]
-    readme = {"facts": facts(runs), "grid": grid_table(runs), "claims": claims_table(by_axis, every, recipes)}
+    decisions, claims = claims_tables(by_axis, every, recipes)
+    readme = {"facts": facts(runs), "grid": grid_table(runs), "claims": decisions}
     readme |= {name: in_words(of_question) for name, of_question in given.items()}
     tables = {
+        "claims": claims,
         "ends": ends_table(runs),
         "falls": falls_table(runs),
         "signs": signs_table(runs),
