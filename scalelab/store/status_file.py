@@ -76,7 +76,7 @@ class StatusFile:
 
 
 def read_note(path: Path, most: int) -> dict[str, Any]:
-    """What a process wrote of itself; nothing if the file is missing, or is no JSON object of so many bytes."""
+    """Facts that a process wrote of itself; none if the file is missing, or is no JSON object of so many bytes."""
     with suppress(OSError, ValueError, RecursionError, LabError):
         content = json.loads(read_whole(path, most))
         if isinstance(content, dict):
