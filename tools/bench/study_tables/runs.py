@@ -133,7 +133,7 @@ def baseline_of(member: str) -> str:
 
 
 def change_of(member: str) -> str:
-    """What a member changes: its name without what it shares with its baseline; `BASELINE` for a baseline."""
+    """Change that a member makes: its name without what it shares with its baseline; `BASELINE` for a baseline."""
     return BASELINE if member in CENTRES.values() else member.removeprefix(beginning_of(member))
 
 
