@@ -104,7 +104,8 @@ def take_arithmetic(run: Run) -> None:
 
     Nothing is done in a process of somebody else's, which is not to be replaced.
     """
-    ours = sys.orig_argv[1:3] == ["-m", "scalelab"] or Path(sys.orig_argv[1]).name == "scalelab"
+    began = sys.orig_argv[1:3]  # nothing in an interpreter that was started by hand
+    ours = began == ["-m", "scalelab"] or (bool(began) and Path(began[0]).name == "scalelab")
     if run.virtual is not None and run.virtual.portable and ours:
         start_anew()
 
