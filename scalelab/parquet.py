@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,9 @@ MOST_BYTES = 1 << 29
 
 PIECE_ROWS = 1 << 16
 """Rows that are unpacked at a time."""
+
+COUNT_SECONDS = 60.0
+"""Limit of the process that reads what a file says of its lists."""
 
 
 def take_rows(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> dict[str, list[Any]]:
@@ -40,12 +46,13 @@ def take_rows(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> d
             names = [name for name in columns if name in parquet.read_schema(opened).names]
             file = parquet.ParquetFile(opened, read_dictionary=[name for name in names if name in TEXT])
             lists = [one.name for one in file.schema_arrow if one.name in names and one.type.num_fields]
+            told = _counts(path, lists) if lists else [(0, 0)] * file.num_row_groups
             found: dict[str, list[Any]] = {name: [] for name in names}
             first = 0
-            for group in range(file.num_row_groups):
+            for group, (values, unpacked) in zip(range(file.num_row_groups), told, strict=True):
                 last = first + file.metadata.row_group(group).num_rows
                 if names and (at is None or any(first <= row < last for row in at)):
-                    _check_size(path, file.metadata.row_group(group), lists)
+                    _check_size(path, last - first, values, unpacked)
                     for name, cells in _cells_of(path, file, group, names, at, first):
                         found[name] += cells
                 first = last
@@ -84,19 +91,32 @@ def _cells_of(
         first = last
 
 
-def _check_size(path: Path, group: Any, lists: Sequence[str]) -> None:
-    """Refuse to unpack more than the limits, by what the file says of itself.
+def _counts(path: Path, lists: Sequence[str]) -> list[tuple[int, int]]:
+    """Values of the longest of some columns of lists, and bytes of all, by row group, as the file says.
 
-    Of columns, those of lists alone are asked: others have a value for each row. pyarrow 26 ends the process where the
-    counts of a column are damaged, if it is asked for them before they are read.
+    Other columns have a value for each row. See `scalelab/parquet_counts.py` for why a process is asked.
+
+    Raises:
+        LabError: the file cannot be read.
     """
-    parts = [group.column(index) for index in range(group.num_columns)] if lists else []
-    parts = [part for part in parts if part.path_in_schema.partition(".")[0] in lists]
-    values = max((part.num_values for part in parts), default=group.num_rows)
-    unpacked = sum(part.total_uncompressed_size for part in parts)
-    if group.num_rows > MOST_ROWS or values > MOST_VALUES or unpacked > MOST_BYTES:
+    program = Path(__file__).with_name("parquet_counts.py")
+    command = [sys.executable, "-I", str(program), str(path.absolute()), *lists]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COUNT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise LabError(f"{path.name}: its counts were not read in {COUNT_SECONDS:.0f} s") from None
+    if done.returncode:
         raise LabError(
-            f"{path.name}: {group.num_rows:,} rows, {values:,} values in a column, {unpacked:,} bytes unpacked: more "
+            f"{path.name}: not a Parquet file that can be read (its counts of {', '.join(lists)} are damaged)"
+        )
+    return [(values, unpacked) for values, unpacked in json.loads(done.stdout)]
+
+
+def _check_size(path: Path, rows: int, values: int, unpacked: int) -> None:
+    """Refuse to unpack more than the limits, by what the file says of itself."""
+    if rows > MOST_ROWS or values > MOST_VALUES or unpacked > MOST_BYTES:
+        raise LabError(
+            f"{path.name}: {rows:,} rows, {values:,} values in a column, {unpacked:,} bytes unpacked: more "
             f"than {MOST_ROWS:,}, {MOST_VALUES:,} or {MOST_BYTES:,}, so it is not read"
         )
 
@@ -123,7 +143,7 @@ def read_columns(path: Path) -> dict[str, list[Any]]:
         if sum(part.total_byte_size for part in groups) > MOST_BYTES:
             raise LabError(f"{path} unpacks to more than {MOST_BYTES:,} bytes, which is not read: give a shorter one")
         for part in groups:
-            _check_size(path, part, [])
+            _check_size(path, part.num_rows, 0, part.total_byte_size)
         table = file.read(columns=names, use_threads=False)
         table.validate(full=True)
         return {name: _cells(table.column(name)) for name in names}

@@ -26,6 +26,10 @@ ROOT = Path(__file__).parents[2]
 """Folder of the lab's packages."""
 SHORT = "/tmp"
 """Folder with a short path."""
+REHEARSAL = "SCALELAB_REHEARSAL"
+"""Variable of all processes of a rehearsal: its folder."""
+END_SECONDS = 20.0
+"""Limit for their end."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def _rehearse(tasks: RoleTasks, interpreter: Interpreter) -> Iterator[RoleEnd]:
     with tempfile.TemporaryFile() as said:
         worker = subprocess.Popen(
             [interpreter.python, "-m", "scalelab.rehearse.forks"],
-            env=_environment(interpreter),
+            env={**_environment(interpreter), REHEARSAL: str(tasks.folder)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,
@@ -125,6 +129,8 @@ def _rehearse(tasks: RoleTasks, interpreter: Interpreter) -> Iterator[RoleEnd]:
             if code != 0:  # its processes may be there still
                 _kill(worker)
             worker.wait()
+            if code != 0:
+                _end_others(tasks.folder)
         said.seek(0)
         problem = (
             too_late(tasks.deadline)
@@ -150,3 +156,23 @@ def _kill(worker: subprocess.Popen[bytes]) -> None:
     """End a worker and all its processes, which are a session of their own."""
     with suppress(ProcessLookupError):
         os.killpg(worker.pid, signal.SIGKILL)
+
+
+def _end_others(folder: Path) -> None:
+    """End what a rehearsal left in sessions of its own, as Ray does, and wait: it would write into the folder."""
+    until = time.monotonic() + END_SECONDS
+    while (left := _others(folder)) and time.monotonic() < until:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _others(folder: Path) -> list[int]:
+    """Processes of a rehearsal by the variable that they have from it; those that have ended have none."""
+    mark, found = f"{REHEARSAL}={folder}\0".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it is gone, or another user's
+            if mark in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
