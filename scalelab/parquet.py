@@ -113,7 +113,8 @@ def _counts(path: Path, lists: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _check_size(path: Path, rows: int, values: int, unpacked: int) -> None:
-    """Refuse to unpack more than the limits, by what the file says of itself."""
+    """Refuse to unpack more than the limits, by what the file says of itself: columns have a value a row, or more."""
+    values = max(rows, values)
     if rows > MOST_ROWS or values > MOST_VALUES or unpacked > MOST_BYTES:
         raise LabError(
             f"{path.name}: {rows:,} rows, {values:,} values in a column, {unpacked:,} bytes unpacked: more "
