@@ -178,15 +178,19 @@ class StepMetric:
         source: name of what micro-batches and ranks combine by its ending: `_sum`, `_min` or `_max`.
         value: computes that; None if the loss, or seeing a reference, gives it (`scalelab.recipe.losses`).
         over: name of the sum of tokens that it is a mean over; None if it is no mean.
+        formula: computes the figure from several such sums of a step with tokens; None if that is not needed.
     """
 
     name: str
     source: str
     value: Callable[[Sampled], Tensor] | None = None
     over: str | None = None
+    formula: Callable[[Mapping[str, float]], float] | None = None
 
     def of(self, sums: Mapping[str, float]) -> float | None:
         """The figure; None where there was no such token."""
+        if self.formula is not None:
+            return self.formula(sums) if sums["tokens_sum"] > 0 else None
         if self.over is not None:
             return sums[self.source] / sums[self.over] if sums[self.over] > 0 else None
         return sums[self.source] if math.isfinite(sums[self.source]) else None
@@ -198,11 +202,22 @@ def _kl(sampled: Sampled) -> Tensor:
     return (bounded_T.expm1() - bounded_T).sum()
 
 
+def _ratios(sampled: Sampled) -> Tensor:
+    """ρ of the tokens, of shape [T]; 0 where masked."""
+    return sampled.log_ratio_T.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().masked_fill(~sampled.mask_T, 0.0)
+
+
+def _effective_sample(sums: Mapping[str, float]) -> float:
+    """Effective sample size over the number of tokens: (Σ ρ)² / (n Σ ρ²) in (0, 1] (Kish 1965; Owen 2013, §9.3)."""
+    return sums["weight_sum"] ** 2 / (sums["tokens_sum"] * sums["squared_weight_sum"])
+
+
 COUNTS: dict[str, Callable[[Sampled], Tensor]] = {
     "tokens_sum": lambda sampled: sampled.mask_T.to(sampled.log_ratio_T.dtype).sum(),
+    "weight_sum": lambda sampled: _ratios(sampled).sum(),
     "same_version_tokens_sum": lambda sampled: sampled.same_version_T.to(sampled.log_ratio_T.dtype).sum(),
 }
-"""Numbers of tokens that means are taken over."""
+"""Sums that several figures are made of."""
 
 METRICS = (
     # Nats per token.
@@ -212,6 +227,13 @@ METRICS = (
     StepMetric("ratio_mean", "ratio_sum", over="tokens_sum"),
     StepMetric("ratio_max", "ratio_max"),
     StepMetric("ratio_clipped", "clipped_sum", over="tokens_sum"),
+    # Share of the tokens that would tell as much if all had the same ρ.
+    StepMetric(
+        "effective_sample",
+        "squared_weight_sum",
+        lambda s: _ratios(s).square().sum(),
+        formula=_effective_sample,
+    ),
     StepMetric("kl", "kl_sum", _kl, "tokens_sum"),
     # KL(π_train ‖ π_ref), where the loss sees the policy that the run began with.
     StepMetric("reference_kl", "reference_kl_sum", over="tokens_sum"),

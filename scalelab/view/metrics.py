@@ -44,6 +44,7 @@ PANELS = (
     ),
     Panel("Importance ratio", ((r"ratio_min", "min"), (r"ratio_mean", "mean"), (r"ratio_max", "max")), log=True),
     Panel("Clipped share of tokens", ((r"ratio_clipped", ""),)),
+    Panel("Effective sample, share of tokens", ((r"effective_sample", ""),)),
     Panel("Gradient norm", ((r"grad_norm", ""),)),
     Panel("Loss", ((r"loss", ""),)),
     Panel("Completion length (tokens)", ((r"tasks\.(.+)\.mean_length", ""), (r"mean_length", "all"))),

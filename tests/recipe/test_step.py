@@ -348,6 +348,7 @@ def test_summary_figures_are_means_over_sampled_tokens(groups):
         "ratio_mean": np.mean(np.exp(delta)) if delta else None,
         "ratio_max": np.exp(max(delta, default=0)),
         "ratio_clipped": np.mean(np.exp(delta) > recipe.loss.eps_max) if delta else None,
+        "effective_sample": sum(np.exp(delta)) ** 2 / len(delta) / sum(np.exp(2 * np.array(delta))) if delta else None,
         "kl": np.mean(np.exp(delta) - 1 - np.array(delta)) if delta else None,
         "gap_mean": np.mean(np.abs(delta)) if delta else None,
         "gap_max": max(map(abs, delta), default=0.0),

@@ -18,10 +18,12 @@ PARTS = 20
 COLUMNS = (
     *("compute", "steps", "entropy", "kl", "clipped", "largest_ratio", "gap", "staleness", "in_loss", "length"),
     *("same_version_gap", "truncated", "interrupted", "refused"),
+    "effective_sample",
 )
 """`compute` is the end of each part in device-hours, `steps` the number of its steps. Shares: `in_loss` of
 the prompts, `truncated` and `interrupted` of the completions, `refused` of all draws so far, because the prompt was
-retired. The gaps are |log π_train − log π_gen| in nats, the second where both had the same weights."""
+retired. The gaps are |log π_train − log π_gen| in nats, the second where both had the same weights. `effective_sample`
+is a share of the tokens; earlier runs did not keep it."""
 
 
 def course_of(metrics: Path) -> list[dict[str, float]]:
@@ -70,6 +72,7 @@ def _values(line: dict[str, Any]) -> list[float]:
         _number(line.get("same_version_gap_mean")),
         *shares[1:],
         skipped / max(1, drawn + skipped),
+        _number(line.get("effective_sample")),
     ]
 
 
