@@ -54,7 +54,7 @@ class LaunchJob:
 
     @property
     def name(self) -> str:
-        """Name of the job, which Slurm, Ray and Kubernetes take: a letter first, 47 letters at most."""
+        """Name of the job, which Slurm and Kubernetes take: a letter first, 47 letters at most."""
         kept = "".join(one if one.isascii() and one.isalnum() else "-" for one in self.experiment.lower()).strip("-")
         return (kept if kept[:1].isalpha() else f"run-{kept}")[:47].strip("-")
 
@@ -146,7 +146,8 @@ def _slurm_options(job: LaunchJob, time: str, partition: str, cores: int) -> str
 def ray_yaml(job: LaunchJob, checkout: Path, user: str, hosts: Sequence[str]) -> str:
     """A cluster for `ray up` on machines of one's own; the first host has Ray's head and the command.
 
-    The token of the machine that says `ray up` goes to all of them: a head whose user has one asks for it.
+    The token of the machine that says `ray up` goes to all of them: a head whose user has one asks for it. The cluster
+    has its head's name, as `ray up` leaves a head the settings of another name if it brought this file's before.
     """
     head, *workers = hosts
     here = shlex.quote(str(checkout))
@@ -159,12 +160,15 @@ def ray_yaml(job: LaunchJob, checkout: Path, user: str, hosts: Sequence[str]) ->
     )
     start = ".venv/bin/ray start --disable-usage-stats"
     return f"""\
-# {job.devices} devices on {job.nodes} machines; written by `scalelab launch ray`. First, here:
-#     .venv/bin/ray get-auth-token --generate && .venv/bin/ray up THIS_FILE
-# then, on {head}:
+# {job.devices} devices on {job.nodes} machines; written by `scalelab launch ray`. All need rsync, and {head}
+# starts Ray on the others: {user} must reach it from here, and them from there, by ssh without a password. First, here:
+#     .venv/bin/ray get-auth-token --generate && chmod 600 ~/.ray/auth_token && .venv/bin/ray up THIS_FILE
+# then, on {head}, where /tmp/ray/session_latest/logs/monitor.* tell why a machine does not join:
 #     cd {here} && RAY_AUTH_MODE=token .venv/bin/{shlex.join(["scalelab", *job.words])}
-# and after a stop the same with --resume.
-cluster_name: {job.name}
+# and after a stop the same with --resume. To end Ray, which `ray down` leaves running, on {head}; on the others it ends
+# within two minutes:
+#     cd {here} && .venv/bin/ray stop
+cluster_name: "{head}"
 provider:
   type: local
   head_ip: {head}
@@ -178,10 +182,12 @@ initialization_commands: []
 setup_commands: []
 head_start_ray_commands:
   - cd {here} && .venv/bin/ray stop
-  - {setup} && {start} --head --port=6379 --autoscaling-config=~/ray_bootstrap_config.yaml
+  # Ray 2.60's second autoscaler takes the head for a worker that is lost, and starts one worker too few.
+  - {setup} && RAY_enable_autoscaler_v2=0 {start} --head --port=6379 --autoscaling-config=~/ray_bootstrap_config.yaml
 worker_start_ray_commands:
   - cd {here} && .venv/bin/ray stop
-  - {setup} && {start} --address=$RAY_HEAD_IP:6379
+  # By the worker's own look-up: a Debian or Ubuntu calls itself 127.0.1.1, which $RAY_HEAD_IP then holds.
+  - {setup} && {start} --address=$(getent ahostsv4 {head} | head -n 1 | cut -d ' ' -f 1):6379
 """
 
 

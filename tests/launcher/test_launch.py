@@ -109,11 +109,11 @@ def test_a_machine_with_a_low_limit_of_files_starts_its_ray_and_one_without_a_ch
     (lab / ".venv/bin").mkdir(parents=True)
     (lab / ".venv/bin/ray").write_text('#!/bin/sh\necho "$@"\n')
     (lab / ".venv/bin/ray").chmod(0o755)
-    made = yaml.safe_load(scripts.ray_yaml(job_of("a"), lab, "me", ["n0", "n1"]))
-    assert made["cluster_name"] == "a"
-    for who in ("head", "worker"):
+    made = yaml.safe_load(scripts.ray_yaml(job_of("a"), lab, "me", ["10.0.0.1", "n1"]))
+    for who, joins in (("head", "--head --port=6379"), ("worker", "--address=10.0.0.1:6379")):
         command = ["bash", "-c", f"ulimit -Hn 1024; {made[f'{who}_start_ray_commands'][1]}"]
-        assert subprocess.run(command, capture_output=True, text=True).stdout.startswith("start "), who
+        said = subprocess.run(command, capture_output=True, text=True).stdout
+        assert said.startswith(f"start --disable-usage-stats {joins}"), who
     shutil.rmtree(lab)
     assert subprocess.run(command, capture_output=True).returncode
 
@@ -140,6 +140,19 @@ def test_machines_of_ones_own_get_the_token_that_their_head_asks_for(capsys: pyt
     assert made["file_mounts"] == {"~/.ray/auth_token": "~/.ray/auth_token"}
     for who in ("head", "worker"):
         assert "RAY_AUTH_MODE=token" in made[f"{who}_start_ray_commands"][1], who
+
+
+def test_ray_up_brings_a_head_the_settings_of_another_file() -> None:
+    """A file of the cluster's name holds what `ray up` remembers of a head."""
+    made = [yaml.safe_load(scripts.ray_yaml(job_of(name), Path("/lab"), "me", ["10", "n1"])) for name in ("a", "b")]
+    assert [one["cluster_name"] for one in made] == ["10", "10"]
+
+
+def test_all_workers_are_started() -> None:
+    """The autoscaler that Ray 2.60's `ray up` takes by itself starts one worker too few of machines of one's own."""
+    made = yaml.safe_load(scripts.ray_yaml(job_of("a"), Path("/lab"), "me", ["n0", "n1", "n2"]))
+    assert " RAY_enable_autoscaler_v2=0 .venv/bin/ray start " in made["head_start_ray_commands"][1]
+    assert made["min_workers"] == 2
 
 
 def test_a_rayjob_has_the_runs_nodes(capsys: pytest.CaptureFixture[str]) -> None:
