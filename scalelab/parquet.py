@@ -24,7 +24,7 @@ PIECE_ROWS = 1 << 16
 """Rows that are unpacked at a time."""
 
 COUNT_SECONDS = 60.0
-"""Limit of the process that reads what a file says of its lists."""
+"""Limit of the process that reads what a file says of its columns."""
 
 
 def take_rows(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> dict[str, list[Any]]:
@@ -45,19 +45,21 @@ def take_rows(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> d
         with open_whole(path) as opened:
             names = [name for name in columns if name in parquet.read_schema(opened).names]
             file = parquet.ParquetFile(opened, read_dictionary=[name for name in names if name in TEXT])
-            lists = [one.name for one in file.schema_arrow if one.name in names and one.type.num_fields]
-            told = _counts(path, lists) if lists else [(0, 0)] * file.num_row_groups
+            lists = any(one.type.num_fields for one in file.schema_arrow if one.name in names)
+            groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+            large = any(group.total_byte_size > MOST_BYTES for group in groups)
+            told = _counts(path, names) if names and (lists or large) else [(0, 0)] * len(groups)
             found: dict[str, list[Any]] = {name: [] for name in names}
             first = 0
-            for group, (values, unpacked) in zip(range(file.num_row_groups), told, strict=True):
-                last = first + file.metadata.row_group(group).num_rows
+            for number, (group, (values, unpacked)) in enumerate(zip(groups, told, strict=True)):
+                last = first + group.num_rows
                 if names and (at is None or any(first <= row < last for row in at)):
                     _check_size(path, last - first, values, unpacked)
-                    for name, cells in _cells_of(path, file, group, names, at, first):
+                    for name, cells in _cells_of(path, file, number, names, at, first):
                         found[name] += cells
                 first = last
             return found
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, KeyError) as error:
         reason = " ".join(str(error).split())[:120]
         raise LabError(f"{path.name}: not a Parquet file that can be read ({reason})") from None
 
@@ -87,28 +89,28 @@ def _cells_of(
         last = first + piece.num_rows
         mine = piece if at is None else piece.take([row - first for row in at if first <= row < last])
         for name in names:
-            yield name, mine.column(name).to_pylist()
+            yield name, _shared(mine.column(name))
         first = last
 
 
-def _counts(path: Path, lists: Sequence[str]) -> list[tuple[int, int]]:
-    """Values of the longest of some columns of lists, and bytes of all, by row group, as the file says.
+def _counts(path: Path, names: Sequence[str]) -> list[tuple[int, int]]:
+    """Values of the longest of some columns, and bytes of all, by row group, as the file says.
 
-    Other columns have a value for each row. See `scalelab/parquet_counts.py` for why a process is asked.
+    Columns without lists have a value for each row. See `scalelab/parquet_counts.py` for why a process is asked.
 
     Raises:
         LabError: the file cannot be read.
     """
     program = Path(__file__).with_name("parquet_counts.py")
-    command = [sys.executable, "-I", str(program), str(path.absolute()), *lists]
+    command = [sys.executable, "-P", str(program), str(path.absolute()), *names]  # beside it is another `numbers`
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COUNT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise LabError(f"{path.name}: its counts were not read in {COUNT_SECONDS:.0f} s") from None
     if done.returncode:
-        raise LabError(
-            f"{path.name}: not a Parquet file that can be read (its counts of {', '.join(lists)} are damaged)"
-        )
+        damaged = f"its counts of {', '.join(names)} are damaged"
+        reason = damaged if done.returncode < 0 else done.stderr.strip().rpartition("\n")[2][:120]
+        raise LabError(f"{path.name}: not a Parquet file that can be read ({reason})")
     return [(values, unpacked) for values, unpacked in json.loads(done.stdout)]
 
 
@@ -148,17 +150,19 @@ def read_columns(path: Path) -> dict[str, list[Any]]:
         table = file.read(columns=names, use_threads=False)
         table.validate(full=True)
         return {name: _cells(table.column(name)) for name in names}
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, KeyError) as error:
         raise LabError(f"{path}: not a Parquet file ({' '.join(str(error).split())[:120]})") from None
 
 
 def _cells(column: Any) -> list[Any]:
     """The cells of a column; those of a dictionary share their objects."""
-    found: list[Any] = []
-    for chunk in column.chunks:
-        if hasattr(chunk, "dictionary"):
-            words = chunk.dictionary.to_pylist()
-            found += [None if index is None else words[index] for index in chunk.indices.to_pylist()]
-        else:
-            found += chunk.to_pylist()
-    return found
+    return [cell for chunk in column.chunks for cell in _shared(chunk)]
+
+
+def _shared(array: Any) -> list[Any]:
+    """The cells of an array; of a dictionary only words that are used are unpacked, each once."""
+    if not hasattr(array, "dictionary"):
+        return list(array.to_pylist())
+    indices = array.indices.to_pylist()
+    words = {index: None if index is None else array.dictionary[index].as_py() for index in set(indices)}
+    return [words[index] for index in indices]

@@ -159,7 +159,9 @@ def _rewards(folder: Path, task: str, step: int) -> list[tuple[str, float]]:
         path = inside(folder, f"rollouts/{name}")
         columns = take_rows(path, None, COLUMNS) if path is not None else {}
         rows = zip(*(columns.get(column, ()) for column in COLUMNS))
-        found = [(str(prompt), float(reward)) for of, prompt, reward in rows if of == task and reward is not None]
+        found = [(str(prompt), reward) for of, prompt, reward in rows if of == task and reward is not None]
+        if not all(isinstance(reward, int | float) for _, reward in found):
+            raise LabError(f"rollouts/{name} of {folder} has rewards that are no numbers")
         if found:
             return found
     raise LabError(f"the completions of step {step} of {folder} are no longer there (Retention)")

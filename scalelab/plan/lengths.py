@@ -182,7 +182,7 @@ class Recorded:
         """The lengths in `rollouts/*.parquet` of a run folder.
 
         Raises:
-            LabError: there are none.
+            LabError: there are none, or a file does not say how many tokens they have.
         """
         files = sorted((run / "rollouts").glob("*.parquet"))
         if not files:
@@ -190,8 +190,12 @@ class Recorded:
         by_prompt: dict[str, list[int]] = {}
         for file in files:
             columns = take_rows(file, None, ["prompt_id", "tokens"])
-            for prompt, tokens in zip(*columns.values(), strict=True):
+            if len(columns) < 2 or not all(isinstance(tokens, int) for tokens in columns["tokens"]):
+                raise LabError(f"{file} does not say how many tokens each completion of a prompt has")
+            for prompt, tokens in zip(columns["prompt_id"], columns["tokens"], strict=True):
                 by_prompt.setdefault(f"{file.stem}/{prompt}", []).append(max(1, tokens))
+        if not by_prompt:
+            raise LabError(f"{run}/rollouts holds no completions: name the folder of another run")
         return cls(tuple(np.array(tokens, np.int64) for tokens in by_prompt.values()), str(run))
 
     def draw(self, rng: np.random.Generator, groups: int, generations: int) -> np.ndarray:

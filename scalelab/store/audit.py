@@ -265,6 +265,8 @@ def _disagreement(line: Line, rows: list[Line]) -> str | None:
     for row in rows:
         if row["prompt_id"] not in failed:
             by_prompt[row["prompt_id"]].append(row["reward"])
+    if not all(isinstance(reward, int | float) for rewards in by_prompt.values() for reward in rewards):
+        return "the completions have rewards that are no numbers"
     said = line.get("pass_rate")
     if not by_prompt:  # every verdict was an error
         return None if said is None else f"the line says {said}, and no completion could be graded"

@@ -248,6 +248,8 @@ class Rollouts:
                 return None
             file = _File(path, match[1], int(match[2]))
             index = take_rows(path, None, INDEX)
+            if "outcome" not in index:
+                raise LabError(f"{name} has no column outcome")
             file.rows = len(index["outcome"])
             for column in INDEX:
                 values = index.get(column, [None] * file.rows)

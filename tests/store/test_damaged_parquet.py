@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
+from scalelab.cli import main
+from scalelab.curves.paired import _rewards
 from scalelab.errors import LabError
-from scalelab.parquet import take_rows
+from scalelab.parquet import read_columns, take_rows
+from scalelab.plan.lengths import Recorded
+from scalelab.view.rollouts import Rollouts
 from tests.helpers.small_runs import write_run
 
 READ = """
@@ -75,3 +84,101 @@ def test_lists_with_damaged_counts_are_refused(tmp_path: Path) -> None:
     assert file.read_bytes() != whole
     with pytest.raises(LabError, match="its counts of tokens are damaged"):
         take_rows(file, None, ["tokens"])
+
+
+def test_lists_are_read_where_packages_lie_beside_the_interpreter(tmp_path: Path) -> None:
+    """As after `pip install --user`: what starts without the user's folders finds no pyarrow."""
+    file, bare = tmp_path / "tokens.parquet", tmp_path / "python"
+    parquet.write_table(pyarrow.table({"tokens": [[1, 2], [3]]}), file)
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    script = f"""
+import sys
+from pathlib import Path
+from scalelab.parquet import take_rows
+sys.executable = {str(bare)!r}
+print(take_rows(Path({str(file)!r}), None, ["tokens"]))
+"""
+    beside = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([bare, "-c", script], env=beside, capture_output=True, text=True, check=False)
+    assert done.stdout == "{'tokens': [[1, 2], [3]]}\n", done.stderr
+
+
+def _grown(read: Callable[[], Any]) -> float:
+    """MiB by which reading makes a process of its own larger; what it cannot read is refused."""
+    child = os.fork()
+    if child == 0:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            read()
+        except LabError:
+            pass
+        finally:
+            os._exit(min(255, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 12))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) * 4
+
+
+@pytest.mark.parametrize("name", ["task", "reward"])
+def test_a_small_file_of_long_texts_takes_little_memory(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "texts.parquet"
+    if name == "task":  # whose text is a dictionary's
+        word = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 8000, pyarrow.int32()), ["z" * 100_000])
+        parquet.write_table(pyarrow.table({name: word}), file)
+    else:
+        with parquet.ParquetWriter(
+            file, pyarrow.schema([(name, pyarrow.string())]), compression="zstd", use_dictionary=False
+        ) as writer:
+            writer.write_table(pyarrow.table({name: ["z" * 20_000] * 30_000}))
+    assert file.stat().st_size < 1 << 20
+    assert _grown(lambda: take_rows(file, None, [name])) < 200
+
+
+def _columns(path: Path, change: Callable[[pyarrow.Table], pyarrow.Table]) -> Path:
+    """A run whose files of completions have other columns."""
+    shutil.rmtree(path, ignore_errors=True)
+    for file in (write_run(path, 3) / "rollouts").glob("*.parquet"):
+        parquet.write_table(change(parquet.read_table(file)), file)
+    return path
+
+
+def _with(name: str, values: list[Any]) -> Callable[[pyarrow.Table], pyarrow.Table]:
+    """A change that sets a column."""
+    return lambda table: table.drop([name] if name in table.schema.names else []).append_column(name, [values * 8])
+
+
+def test_a_column_that_is_missing_or_of_another_type_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the page, by `check`, `simulate --lengths` and comparisons by prompt."""
+    run = _columns(tmp_path, lambda table: table.drop(["outcome"]))
+    view = Rollouts(run)
+    assert view.steps() == []
+    assert "step_000000.parquet has no column outcome" in view.problems
+    with pytest.raises(LabError, match="does not say how many tokens"):
+        Recorded.read(run)
+    with pytest.raises(LabError, match="does not say how many tokens"):
+        Recorded.read(_columns(tmp_path, _with("tokens", [None])))
+    with pytest.raises(LabError, match="holds no completions"):
+        Recorded.read(_columns(tmp_path, lambda table: _with("tokens", [5])(table).slice(0, 0)))
+    for reward in (None, "1", [1.0]):
+        run = _columns(tmp_path, _with("reward", [reward]))
+        assert main(["check", str(run)]) == 1
+        assert "evaluation 3, math: the completions have rewards that are no numbers" in capsys.readouterr().out
+        if reward is not None:
+            with pytest.raises(LabError, match="rewards that are no numbers"):
+                _rewards(run, "math", 0)
+    run = _columns(tmp_path, _with("task", [["math"]]))
+    assert Rollouts(run).steps() == []
+    with pytest.raises(LabError, match="can be read"):
+        _rewards(run, "math", 0)
+
+
+def test_columns_that_pyarrow_refuses_by_their_name_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "table.parquet"
+    twice = pyarrow.Table.from_arrays([pyarrow.array(["a"]), pyarrow.array(["b"])], ["task", "task"])
+    nowhere = pyarrow.table({"task": pyarrow.array([1], pyarrow.timestamp("us", tz="No/Where"))})
+    for table in (twice, nowhere):
+        parquet.write_table(table, file)
+        for read in (lambda: take_rows(file, None, ["task"]), lambda: read_columns(file)):
+            with pytest.raises(LabError):
+                read()
