@@ -99,7 +99,8 @@ def _rehearse(tasks: RoleTasks, interpreter: Interpreter) -> Iterator[RoleEnd]:
     with tempfile.TemporaryFile() as said:
         worker = subprocess.Popen(
             [interpreter.python, "-m", "scalelab.rehearse.forks"],
-            env={**_environment(interpreter), REHEARSAL: str(tasks.folder)},
+            # Ray's processes take a name, which is not to be written over their variables
+            env={**_environment(interpreter), REHEARSAL: str(tasks.folder), "SPT_NOENV": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,
@@ -129,8 +130,7 @@ def _rehearse(tasks: RoleTasks, interpreter: Interpreter) -> Iterator[RoleEnd]:
             if code != 0:  # its processes may be there still
                 _kill(worker)
             worker.wait()
-            if code != 0:
-                _end_others(tasks.folder)
+            _end_others(tasks.folder)  # a role that was killed leaves some, though its worker ends in order
         said.seek(0)
         problem = (
             too_late(tasks.deadline)

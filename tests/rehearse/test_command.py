@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +94,25 @@ def test_a_role_whose_process_breaks_spares_the_others():
     for result in results:
         [problem] = result.problems
         assert problem.startswith("its process ended with code 1 and said last: AttributeError")
+
+
+def test_what_a_killed_role_left_is_ended_though_its_worker_ends_in_order(tmp_path):
+    """Among them a process that calls itself something else, as Ray's do."""
+    worker, pid = tmp_path / "worker", tmp_path / "pid"
+    left = (
+        f"from ray._raylet import *; setproctitle('else'); open('{pid}', 'w').write(str(os.getpid())); time.sleep(60)"
+    )
+    worker.write_text(
+        f'#!/bin/sh\nsetsid {sys.executable} -c "import os, time; {left}" > {tmp_path}/said 2>&1 &\n'
+        f"while ! [ -s {pid} ]; do sleep 0.1; done\n"
+    )
+    worker.chmod(0o755)
+    rehearsed(Interpreter(str(worker)), 60)
+    try:
+        state = Path(f"/proc/{pid.read_text()}/stat").read_text().split()[2]
+    except OSError:
+        state = "gone"
+    assert state in ("gone", "Z", "X")  # nobody may have asked yet how it ended
 
 
 def test_a_process_that_hangs_is_given_up(tmp_path):
