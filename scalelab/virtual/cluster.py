@@ -104,8 +104,8 @@ def take_arithmetic(run: Run) -> None:
 
     Nothing is done in a process of somebody else's, which is not to be replaced.
     """
-    began = sys.orig_argv[1:3]  # nothing in an interpreter that was started by hand
-    ours = began == ["-m", "scalelab"] or (bool(began) and Path(began[0]).name == "scalelab")
+    program = Path(sys.argv[0])
+    ours = "scalelab" in (program.name, program.parent.name if program.name == "__main__.py" else "")
     if run.virtual is not None and run.virtual.portable and ours:
         start_anew()
 

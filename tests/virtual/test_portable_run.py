@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,17 @@ def test_a_short_run_has_the_bytes_that_another_processor_made(tmp_path: Path) -
     [checkpoint] = (out / "checkpoints").glob("step_*")
     again = [sys.executable, "-m", "scalelab", "eval", str(checkpoint), "--prompts", "16", "--k", "2", "--json"]
     assert printed(again, {}, 400) == printed(again, simulated_processor(tmp_path) or {}, 400), "an evaluation of it"
+
+
+@pytest.mark.parametrize("python", [["-m", "scalelab"], ["-u", "-X", "utf8", "-m", "scalelab"], ["-mscalelab"]])
+def test_a_fine_tuning_starts_anew_whatever_options_its_interpreter_has(tmp_path: Path, python: list[str]) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os, sys; print(sys.orig_argv, 'MKL_CBWR' in os.environ)")
+    beside = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    words = ["sft", "study/scalerl", "--set", "Virtual.portable=True", "--out", str(tmp_path)]
+    command = [sys.executable, *python, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | beside)
+    first, second = done.stdout.splitlines()
+    assert second == first.replace("False", "True")
 
 
 def test_a_run_that_starts_anew_for_portable_arithmetic_still_tells_its_parent_why_it_fails(tmp_path: Path) -> None:
