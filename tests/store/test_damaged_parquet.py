@@ -87,7 +87,7 @@ def test_lists_with_damaged_counts_are_refused(tmp_path: Path) -> None:
 
 
 def test_lists_are_read_where_packages_lie_beside_the_interpreter(tmp_path: Path) -> None:
-    """As after `pip install --user`: what starts without the user's folders finds no pyarrow."""
+    """A process without the user's folders finds no pyarrow, as after `pip install --user`."""
     file, bare = tmp_path / "tokens.parquet", tmp_path / "python"
     parquet.write_table(pyarrow.table({"tokens": [[1, 2], [3]]}), file)
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
@@ -149,7 +149,7 @@ def _with(name: str, values: list[Any]) -> Callable[[pyarrow.Table], pyarrow.Tab
 def test_a_column_that_is_missing_or_of_another_type_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the page, by `check`, `simulate --lengths` and comparisons by prompt."""
+    """The page, `check`, `simulate --lengths` and comparisons by prompt refuse it in a line."""
     run = _columns(tmp_path, lambda table: table.drop(["outcome"]))
     view = Rollouts(run)
     assert view.steps() == []
