@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,36 @@ def test_a_claim_is_decided_by_the_words_that_were_said(
 ) -> None:
     words = {("member", str(task)): word for task, word in enumerate(said)}
     assert tables.claims.decide({"member": expected}, words) == decision
+
+
+def test_a_member_without_a_fit_says_so_of_a_claim_on_speed_and_one_with_the_baselines_bytes_says_nothing(
+    tables: Any, tmp_path: Path
+) -> None:
+    curves = tuple(made(name, 5, 0.7) for name in ("scalerl", "length_56", "length_96"))
+    for name in ("scalerl", "length_56"):
+        (tmp_path / name / "seed_0").mkdir(parents=True)
+        (tmp_path / name / "seed_0" / "evals.jsonl").write_text(name)
+    found = tables.runs.StudyRuns(tmp_path, curves, (), ())
+    by_axis = dict.fromkeys(tables.axes.AXES, found)
+    [question] = [one for one in tables.questions.QUESTIONS if one.name == "length"]
+    [early] = [one for one in tables.claims.CLAIMS if one.kind == "early" and "length_56" in one.expects]
+    given = tables.questions.answers(question, by_axis)
+    said = tables.claims.Evidence(by_axis, given).words(early)
+    assert said == {("length_56", "math"): "no fit", ("length_96", "math"): "no fit"}
+    (tmp_path / "length_56" / "seed_0" / "evals.jsonl").write_text("scalerl")
+    assert [one.member for one in tables.questions.answers(question, by_axis)] == ["length_96"]
+
+
+def test_curves_are_parallel_if_they_are_on_every_axis(tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def runs_of(verdict: str) -> Any:
+        pair = SimpleNamespace(run="scalerl", tasks=("code", "math"), verdict=verdict)
+        return SimpleNamespace(of=lambda members: [pair])
+
+    monkeypatch.setattr(tables.claims, "parallel", lambda pairs: pairs)
+    [claim] = [one for one in tables.claims.CLAIMS if one.kind == "parallel"]
+    for other, word in (("parallel", "parallel"), ("not parallel", "cannot tell")):
+        by_axis = {"hours": runs_of("parallel"), "steps": runs_of(other)}
+        assert tables.claims.Evidence(by_axis, []).words(claim) == {("scalerl", "code and math"): word}
 
 
 def test_every_claim_names_members_of_the_study_and_counters_that_there_are(tables: Any) -> None:

@@ -71,7 +71,8 @@ class Claim:
         text: the claim.
         where: section of the paper.
         expects: expected word by member, beside ScaleRL.
-        kind: words that are looked at: at the end on every axis, at a quarter of the hours on every cluster, others.
+        kind: words that are looked at: at the end or of the whole on every axis, at a quarter of the hours on every
+            cluster, falls, completions that were cut off.
         counter: ingredient that must have had something to do; empty for none.
     """
 
@@ -127,7 +128,7 @@ def decide(expects: Mapping[str, str], words: Mapping[tuple[str, str], str]) -> 
     """Decide a claim by what was said.
 
     One word that contradicts it suffices to disagree. Of what should differ, one word that says so suffices to agree,
-    unless another member or task falls or carries no fit; what should be the same must be so on all.
+    unless another member or task is called unstable or carries no fit; what should be the same must be so on all.
 
     Args:
         expects: expected word by member.
@@ -185,11 +186,15 @@ class Evidence:
                 asking = [one for one in QUESTIONS if asks([change_of(name) for name in one.members], asked)]
                 found = [compared(question, runs, EARLY) for question in asking]
                 of_axes.append({key: word for one in found for key, word in words_of(one).items()})
-            self._early = {key: common_word([one.get(key, OPEN) for one in of_axes]) for key in of_axes[0]}
+            self._early = {key: common_word([one.get(key, NO_FIT) for one in of_axes]) for key in self._given}
         return self._early
 
     def _parallel(self) -> dict[tuple[str, str], str]:
-        return {(one.run, " and ".join(one.tasks)): one.verdict for one in parallel(self._runs.of(BASELINES))}
+        of_axes = [
+            {(one.run, " and ".join(one.tasks)): one.verdict for one in parallel(runs.of(BASELINES))}
+            for runs in self._by_axis.values()
+        ]
+        return {key: common_word([one.get(key, OPEN) for one in of_axes]) for key in of_axes[0]}
 
     def _falls(self) -> dict[tuple[str, str], str]:
         from scalelab.curves.stability import stability
@@ -201,7 +206,7 @@ class Evidence:
         }
 
     def _cut_off(self) -> dict[tuple[str, str], str]:
-        words = {}
+        words: dict[tuple[str, str], str] = {}
         for name in BASELINES:
             rows = [row for (member, _), of_run in courses(self._runs).items() if member == name for row in of_run]
             most = max((row["truncated"] for row in rows), default=float("nan"))
@@ -271,7 +276,8 @@ def claims_tables(
             evidence.text(claim, key, word) + ("" if key in counted else " (not exercised)")
             for key, word in words.items()
         )
-        decided, open_ = [], {}
+        decided: list[str] = []
+        open_: dict[tuple[str, str], str] = {}
         for prompts, centres in PROMPTS.items():
             mine = {key: word for key, word in counted.items() if baseline_of(key[0]) in centres}
             decided.append(decide(claim.expects, mine))

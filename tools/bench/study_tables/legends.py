@@ -12,7 +12,7 @@ that falls more than ScaleRL, and of which nothing else can be said.""",
 *Best less end*: the highest mean of three evaluations, less that of the last four.""",
     ("README.md", "claims"): """\
 A claim names the word that it lets one expect of a member. One contrary word: *disagrees*. Of what should differ,
-one word as expected, and no member that falls or has no fit: *agrees*. What should be alike must be "equal"
+one word as expected, and none "unstable" or "no fit": *agrees*. What should be alike must be "equal"
 everywhere. Where the counter of the ingredient shows no work, or nothing ran: *not exercised*. Words must hold on
 all five axes; claims on speed are read at a quarter of the hours, on three clusters. Ends stand in for asymptotes.""",
     ("tables.md", "claims"): """\

@@ -14,7 +14,7 @@ from scalelab.curves.comparison import Comparison
 from scalelab.curves.comparison_table import ComparisonRow
 from study_tables.axes import HOURS
 from study_tables.ends import ends
-from study_tables.runs import BASELINE, CENTRES, FIRST, MANY, StudyRuns, beginning_of, table
+from study_tables.runs import BASELINE, CENTRES, FIRST, MANY, StudyRuns, table
 
 NO_FIT = "no fit"
 """Word of a member whose evaluations no rising or falling curve goes through."""
@@ -150,13 +150,7 @@ def compared(question: Question, runs: StudyRuns, share: float = 1.0) -> list[Co
     if not {question.baseline} < {item.fit.curve.run for item in items}:
         return []
     at = None if share == 1 else share * min(item.fit.window[1] for item in items)
-    others = [
-        item
-        for item in runs.analyses
-        if item not in items
-        and len(item.fit.curve.seeds) > 1
-        and beginning_of(item.fit.curve.run) == beginning_of(question.baseline)
-    ]
+    others = [item for item in runs.like(question.baseline) if item not in items]
     return compare(items, spread_from=others, baseline=question.baseline, at=at)
 
 
@@ -166,12 +160,14 @@ def words_of(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], str]:
 
 
 def answers(question: Question, by_axis: Mapping[str, StudyRuns]) -> list[MemberAnswer]:
-    """Every member of a question against its baseline, task by task, on every axis."""
+    """Members of a question against its baseline, task by task, on every axis; none whose runs are the baseline's."""
     compared_by = {axis: compared(question, runs) for axis, runs in by_axis.items()}
     said = {axis: words_of(found) for axis, found in compared_by.items()}
     rows = {(row.run, one.task): row for one in compared_by[HOURS] for row in one.rows()}
     runs, given = by_axis[HOURS], []
     for member in members_of(question, runs)[1:]:
+        if runs.unchanged(member, question.baseline):
+            continue  # of which `compare` says nothing
         for task in runs.tasks():
             words = {axis: of_axis.get((member, task), NO_FIT) for axis, of_axis in said.items()}
             measured = measured_difference(runs, member, question.baseline, task)

@@ -72,6 +72,14 @@ class StudyRuns:
         """Fits of some members, in that order."""
         return [item for name in members for item in self.analyses if item.fit.curve.run == name]
 
+    def like(self, member: str) -> list[Analysis]:
+        """Fits of members with several seeds that have the base model and the prompts of one, its own among them."""
+        return [
+            item
+            for item in self.analyses
+            if len(item.fit.curve.seeds) > 1 and beginning_of(item.fit.curve.run) == beginning_of(member)
+        ]
+
     def curve(self, member: str, task: str) -> Curve | None:
         """The evaluations of a member on a task; None if it has no runs."""
         return next((item for item in self.curves if (item.run, item.task) == (member, task)), None)

@@ -88,7 +88,7 @@ def _halves(runs: StudyRuns, member: str, one: Sequence[int], other: Sequence[in
     ]
     items, _ = fits(halves)
     both = [item for item in items if _has_both(items, item.fit.curve.task)]
-    others = [item for item in runs.analyses if item.fit.curve.run != member and len(item.fit.curve.seeds) > 1]
+    others = [item for item in runs.like(member) if item.fit.curve.run != member]
     found = compare(both, spread_from=others, baseline="first") if both else []
     return [one.verdicts["second"] for one in found]
 
