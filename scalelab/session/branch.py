@@ -89,13 +89,19 @@ def branch(
         folder.write_config(config, _start_text(trunk.parent))
         plant(trunk, folder, {**state, CONFIG_SHA256: config_sha256(path), LINE: None})
         here = {"since": began, **process_facts(run)}
-        told = {**facts(resolved), FROM: trunk.facts}
+        told = {**facts(resolved), FROM: trunk.facts, **_base_of(trunk)}
         folder.begin(config, **told, processes=[here], started=began, status="running")
         progress.say(f"{resolved.name}: goes on from step {trunk.step} of {trunk.parent}, writing to {path}")
         for line in _remarks(run, parent.run, trunk, state):
             progress.say(line)
         run_and_record(resolved, folder, progress, start)
     return path
+
+
+def _base_of(trunk: Trunk) -> dict[str, Any]:
+    """The digest of the base model that the first of all these began with, where the parent's manifest has it."""
+    digest = trunk.manifest.get("base_model")
+    return {} if digest is None else {"base_model": digest}
 
 
 def _start_text(parent: Path) -> str:

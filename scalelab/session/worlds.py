@@ -47,7 +47,7 @@ def run_on_cluster(
     from scalelab.cluster.world import ClusterRun
     from scalelab.hardware import of_ray
     from scalelab.plan.check import check, check_evaluation, check_fine_tuning, with_hardware
-    from scalelab.start.base_model import base_model, weights_digest
+    from scalelab.start.base_model import base_model
 
     tuner: StartTuner = ClusterTuner
     start_ray(run.cluster, max(run.devices, run.sft.trainers))
@@ -70,13 +70,13 @@ def run_on_cluster(
         base = base_model(
             start, progress, tuner, saved=folder.sft_names(), retry=faults.retry_with_new_trainer, prepared=prepared
         )
-        folder.describe(base_model=weights_digest(base))
+        record_base(folder, base)
         start_up.done("base model")
         progress.say("RL: starting generators, trainer and verifiers")
         folder.status.write("starting generators, trainer and verifiers")
         tokenizer = _tokenizer(run, base, folder)
         world = ClusterRun(run, base, folder, tokenizer, *phrase_ids(run, tokenizer), progress, faults)
-        if folder.manifest.keys() & {"resumed", FROM}:
+        if _goes_on(folder):
             world.resume()
         start_up.done("generators, trainer and verifiers")
         progress.say(start_up.line)
@@ -85,6 +85,22 @@ def run_on_cluster(
     finally:
         unguard()
         end_ray()
+
+
+def _goes_on(folder: RunFolder) -> bool:
+    """True if the run's weights come from a checkpoint: it is resumed, or branches off another."""
+    return bool(folder.manifest.keys() & {"resumed", FROM})
+
+
+def record_base(folder: RunFolder, base: Path) -> None:
+    """Record the digest of the weights that a run starts from, unless it goes on: then it began with those recorded.
+
+    The cache may hold others by then, made anew on another machine.
+    """
+    from scalelab.start.base_model import weights_digest
+
+    if not _goes_on(folder):
+        folder.describe(base_model=weights_digest(base))
 
 
 def _after(check: Callable[[], None], tuner: StartTuner) -> StartTuner:
@@ -108,7 +124,7 @@ def run_on_simulated_clock(
 
         hide_wider()  # before vLLM is imported
         from scalelab.rollout.interruption import Phrases
-        from scalelab.start.base_model import base_model, weights_digest
+        from scalelab.start.base_model import base_model
         from scalelab.start.fine_tuning import LocalTuner
         from scalelab.virtual.clock import VirtualLoop
         from scalelab.virtual.world import VirtualRun
@@ -116,13 +132,13 @@ def run_on_simulated_clock(
     torch.set_num_threads(1)
     start_up.done("vLLM and Megatron")
     base = base_model(start, progress, LocalTuner, saved=folder.sft_names(), prepared=prepared)
-    folder.describe(base_model=weights_digest(base))
+    record_base(folder, base)
     start_up.done("base model")
     progress.say("RL: starting one engine and one trainer that stand for the simulated cluster")
     tokenizer = _tokenizer(run, base, folder)
     phrase, end_think = phrase_ids(run, tokenizer)
     with closing(VirtualRun(run, base, folder, tokenizer, Phrases(tuple(phrase), end_think), progress)) as world:
-        if folder.manifest.keys() & {"resumed", FROM}:
+        if _goes_on(folder):
             world.load()
         start_up.done("engine and trainer")
         progress.say(start_up.line)

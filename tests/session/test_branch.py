@@ -26,6 +26,7 @@ from scalelab.reading.branches import counted_once, trunk_points
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.session import branch as branches
+from scalelab.session.worlds import record_base
 from scalelab.store.audit import audit
 from scalelab.store.chain import JOURNAL, read_chain
 from scalelab.store.folder import RunFolder
@@ -117,6 +118,24 @@ def test_the_first_line_of_the_journal_names_parent_step_and_checkpoint(
     go_on(tmp_path / "branch", 4, again, monkeypatch, Budget__steps=8)
     assert audit(again).problems == []
     assert (again / "start.gin").read_bytes() == (parent / "config.gin").read_bytes()
+
+
+def test_a_run_that_goes_on_keeps_the_digest_of_the_base_model_that_it_began_with(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache may have been emptied meanwhile, and the base model made anew on another machine."""
+    begun, out, base = tmp_path / "begun", tmp_path / "branch", tmp_path / "base"
+    shutil.copytree(parent, begun)
+    manifest = json.loads((begun / "manifest.json").read_text())
+    (begun / "manifest.json").write_text(json.dumps({**manifest, "base_model": "a" * 64}))
+    go_on(begun, 2, out, monkeypatch, Budget__steps=6)
+    assert json.loads((out / "manifest.json").read_text())["base_model"] == "a" * 64
+    base.mkdir()
+    (base / "model.safetensors").write_bytes(b"other")
+    for facts, kept in (({"resumed": [1.0]}, True), ({"from": {}}, True), ({}, False)):
+        told: dict[str, str] = {}
+        record_base(SimpleNamespace(manifest=facts, describe=told.update), base)  # type: ignore[arg-type]
+        assert (told == {}) == kept
 
 
 def test_a_trunk_is_no_second_evidence(parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
