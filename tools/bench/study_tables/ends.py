@@ -9,11 +9,8 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from scalelab.curves import Curve, pool_seeds, read_sources
-from study_tables.falls import courses, mean_of, of_seed
+from study_tables.falls import LAST, SMOOTHED, courses, mean_of, of_seed
 from study_tables.runs import StudyRuns, table
-
-LAST, SMOOTHED = 4, 3
-"""Evaluations whose mean is the end of a run, and those in a row whose largest mean is its best."""
 
 WHEN = {"after a quarter": 0.25, "at the end": 1.0}
 """Shares of a run's compute at which its course is shown."""

@@ -30,6 +30,9 @@ SIGNS = {
 }
 """Columns of a run's course that may foretell a fall."""
 
+LAST, SMOOTHED = 4, 3
+"""Evaluations whose mean is the end of a run, and those in a row whose largest mean is its best."""
+
 EARLY = 0.25
 """Share of a run's compute from whose course its fall is foretold."""
 
@@ -80,9 +83,9 @@ def of_seed(item: Curve, at: int) -> Stability:
 
 
 def depth(item: Curve, at: int) -> float:
-    """Distance of the last four evaluations of a seed below the best three in a row before."""
+    """Distance of the last evaluations of a seed below the best in a row that it had."""
     rate_N = item.pass_rate_N[item.seed_N == at]
-    return float(np.convolve(rate_N, np.full(3, 1 / 3), "valid").max() - rate_N[-4:].mean())
+    return float(np.convolve(rate_N, np.full(SMOOTHED, 1 / SMOOTHED), "valid").max() - rate_N[-LAST:].mean())
 
 
 def falls_table(runs: StudyRuns) -> str:
@@ -122,7 +125,7 @@ def grid_table(runs: StudyRuns) -> str:
 
 def _grid_cells(item: Curve) -> list[str]:
     seeds = range(len(item.seeds))
-    end = np.mean([item.pass_rate_N[item.seed_N == at][-4:].mean() for at in seeds])
+    end = np.mean([item.pass_rate_N[item.seed_N == at][-LAST:].mean() for at in seeds])
     fallen = sum(of_seed(item, at).unstable for at in seeds)
     return [f"{end:.3f}", f"{np.mean([depth(item, at) for at in seeds]):.3f}", f"{fallen} of {len(seeds)}"]
 
