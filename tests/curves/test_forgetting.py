@@ -385,8 +385,10 @@ def test_seeds_that_go_apart_are_not_called_forgetting() -> None:
 
 
 def test_a_given_start_below_a_falling_log_is_the_reason_that_is_told() -> None:
-    with pytest.raises(FitError, match=r"falls, from .* which no curve from an R0 of 0\.300 does"):
-        fit_curve(curve(COMPUTE, rate(COMPUTE, R0=0.7, A=0.45), [0.01] * len(COMPUTE)), r0=0.3)
+    """One that lies above the floor, too, from which a curve could fall."""
+    for r0 in (0.3, 0.5, 0.53):
+        with pytest.raises(FitError, match=rf"falls, from .* which no curve from an R0 of {r0:.3f} does"):
+            fit_curve(curve(COMPUTE, rate(COMPUTE, R0=0.7, A=0.45), [0.01] * len(COMPUTE)), r0=r0)
 
 
 def test_a_comparison_of_tasks_that_forget_has_no_compute_to_a_rate_and_calls_none_unstable(

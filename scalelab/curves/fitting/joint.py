@@ -267,13 +267,14 @@ def refuse_flat(fit: Fit) -> None:
         raise FitError(turn)
     if falls and (apart := _seeds_apart(fit)):
         raise FitError(f"{points.name}: {apart}")
+    no_curve = f", which no curve from an R0 of {fit.theta_P[0]:.3f} does"
     if not rises and not falls:
         fitted = ", which the joint sigmoid alone is fitted to" if fit.model is POWER or fit.method == "paper" else ""
         if not fitted and fit.fixed_r0 is not None:
-            fitted = f", which no curve from an R0 of {fit.theta_P[0]:.3f} does"
+            fitted = no_curve
         word = f"falls, {ends}{fitted}" if last < first - 0.01 else f"does not rise, {ends}"
         if last > first + 0.01:
-            word = f"rises, {ends}, which no curve from an R0 of {fit.theta_P[0]:.3f} does"
+            word = f"rises, {ends}{no_curve}"
         raise FitError(f"{points.name}: the pass rate {word}")
     spare = len(points) - len(fit.theta_P) + (fit.fixed_r0 is not None)
     if spare <= 0 and points.stderr_N is None:
@@ -284,8 +285,11 @@ def refuse_flat(fit: Fit) -> None:
     chance = _chance_of_constant(fit, weight_N, spare)
     if chance > 0.05 and turn is not None:
         raise FitError(turn)
+    way = "fall" if falls else "rise"
+    gone = [(first - other) * (1 if falls else -1) for other in (last, first if fit.fixed_r0 is None else fit.fixed_r0)]
+    if chance > 0.05 and min(gone) > 0.01:  # it goes away from where it is said to start
+        raise FitError(f"{points.name}: the pass rate {way}s, {ends}{no_curve}")
     if chance > 0.05:
-        way = "fall" if falls else "rise"
         found = f"{len(points)} evaluations do not tell a {way} {ends} from scatter"
         if chance > 0.9:
             found = f"the pass rate neither rises nor falls, {ends}"
