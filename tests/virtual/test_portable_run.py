@@ -45,7 +45,7 @@ def test_a_short_run_has_the_bytes_that_another_processor_made(tmp_path: Path) -
     assert printed(again, {}, 400) == printed(again, simulated_processor(tmp_path) or {}, 400), "an evaluation of it"
 
 
-@pytest.mark.parametrize("python", [["-m", "scalelab"], ["-u", "-X", "utf8", "-m", "scalelab"], ["-mscalelab"]])
+@pytest.mark.parametrize("python", [["-u", "-X", "utf8", "-m", "scalelab"], ["-mscalelab"]])
 def test_a_fine_tuning_starts_anew_whatever_options_its_interpreter_has(tmp_path: Path, python: list[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text("import os, sys; print(sys.orig_argv, 'MKL_CBWR' in os.environ)")
     beside = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
