@@ -18,7 +18,7 @@ TEXT = ("task", "prompt_id", "prompt", "completion", "outcome", "detail", "gold"
 MOST_ROWS = 2_000_000
 MOST_VALUES = 50_000_000
 MOST_BYTES = 1 << 29
-"""Limits of one file: rows, values of a column, bytes once unpacked."""
+"""Limits of what is read of a file: rows, values of a column in a group of rows, bytes once unpacked."""
 
 PIECE_ROWS = 1 << 16
 """Rows that are unpacked at a time."""
@@ -47,8 +47,11 @@ def take_rows(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> d
             file = parquet.ParquetFile(opened, read_dictionary=[name for name in names if name in TEXT])
             lists = any(one.type.num_fields for one in file.schema_arrow if one.name in names)
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-            large = any(group.total_byte_size > MOST_BYTES for group in groups)
+            large = sum(group.total_byte_size for group in groups) > MOST_BYTES
             told = _counts(path, names) if names and (lists or large) else [(0, 0)] * len(groups)
+            if names and at is None:
+                values, unpacked = max((one for one, _ in told), default=0), sum(size for _, size in told)
+                _check_size(path, file.metadata.num_rows, values, unpacked)
             found: dict[str, list[Any]] = {name: [] for name in names}
             first = 0
             for number, (group, (values, unpacked)) in enumerate(zip(groups, told, strict=True)):

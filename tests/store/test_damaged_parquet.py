@@ -118,8 +118,8 @@ def _grown(read: Callable[[], Any]) -> float:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) * 4
 
 
-@pytest.mark.parametrize("name", ["task", "reward"])
-def test_a_small_file_of_long_texts_takes_little_memory(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "groups"), [("task", 1), ("reward", 1), ("reward", 3)])
+def test_a_small_file_of_long_texts_takes_little_memory(tmp_path: Path, name: str, groups: int) -> None:
     file = tmp_path / "texts.parquet"
     if name == "task":  # whose text is a dictionary's
         word = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 8000, pyarrow.int32()), ["z" * 100_000])
@@ -128,7 +128,8 @@ def test_a_small_file_of_long_texts_takes_little_memory(tmp_path: Path, name: st
         with parquet.ParquetWriter(
             file, pyarrow.schema([(name, pyarrow.string())]), compression="zstd", use_dictionary=False
         ) as writer:
-            writer.write_table(pyarrow.table({name: ["z" * 20_000] * 30_000}))
+            for _ in range(groups):
+                writer.write_table(pyarrow.table({name: ["z" * 20_000] * (30_000 // groups)}))
     assert file.stat().st_size < 1 << 20
     assert _grown(lambda: take_rows(file, None, [name])) < 200
 
