@@ -74,7 +74,7 @@ class PairCrossings(Crossings):
     def _of(self, pair: tuple[str, str]) -> Crossing:
         one, other = pair
         word = self._words.get(frozenset(pair)) or self._differences[one][other].verdict
-        found = crossing_of(pair, self._compute_C, self._drawn[one] > self._drawn[other], self._asked)
+        found = crossing_of(pair, self._compute_C, self._drawn[one] - self._drawn[other], self._asked)
         if found.compute is None or word in ("better", "worse"):
             return found
         return replace(found, compute=None, interval=None)
@@ -90,28 +90,33 @@ class PairCrossings(Crossings):
         return {run: np.ascontiguousarray(recipes[run].value(self._compute_C).T) for run in self._names}
 
 
-def crossing_of(runs: tuple[str, str], compute_C: Array, ahead_CM: np.ndarray, asked: ComparisonSettings) -> Crossing:
+def crossing_of(runs: tuple[str, str], compute_C: Array, ahead_CM: Array, asked: ComparisonSettings) -> Crossing:
     """A crossing of two curves: one must lead surely somewhere, and the other at the compute of the comparison.
+
+    Between the last two points with different leaders, curves are taken as straight over the logarithm of compute.
 
     Args:
         runs: the two.
         compute_C: points of compute, the last that of the comparison.
-        ahead_CM: where each curve of the first lies above that of the second.
+        ahead_CM: how far each curve of the first lies above that of the second.
         asked: how they are compared.
     """
-    lead_C = np.count_nonzero(ahead_CM, axis=1) / ahead_CM.shape[1]
+    leads_CM = ahead_CM > 0
+    lead_C = np.count_nonzero(leads_CM, axis=1) / leads_CM.shape[1]
     first_after = lead_C[-1] > 0.5
     before = int(lead_C.argmin() if first_after else lead_C.argmax())
     leader = runs[1] if first_after else runs[0]
-    crossed_M = (ahead_CM[before] != first_after) & (ahead_CM[-1] == first_after)
+    crossed_M = (leads_CM[before] != first_after) & (leads_CM[-1] == first_after)
     probability = float(crossed_M.mean())
     lead_before = 1 - lead_C[before] if first_after else lead_C[before]
     lead_after = lead_C[-1] if first_after else 1 - lead_C[-1]
     if min(lead_before, lead_after) < asked.sure or not crossed_M.any():
         return Crossing(*runs, probability=probability, compute=None, interval=None, leader_before=leader)
-    between_MC = ahead_CM[before:, crossed_M].T
-    last_M = between_MC.shape[1] - 2 - np.argmax((between_MC[:, 1:] != between_MC[:, :-1])[:, ::-1], axis=1)
-    at_M = np.sqrt(compute_C[before + last_M] * compute_C[before + last_M + 1])
+    between_MC, log_C = ahead_CM[before:, crossed_M].T, np.log(compute_C[before:])
+    changes_MC = (between_MC[:, 1:] > 0) != (between_MC[:, :-1] > 0)
+    last_M, every_M = between_MC.shape[1] - 2 - np.argmax(changes_MC[:, ::-1], axis=1), np.arange(len(between_MC))
+    here_M, next_M = between_MC[every_M, last_M], between_MC[every_M, last_M + 1]
+    at_M = np.exp(log_C[last_M] + (log_C[last_M + 1] - log_C[last_M]) * here_M / (here_M - next_M))
     return Crossing(
         *runs,
         probability=probability,

@@ -316,13 +316,24 @@ def test_an_order_holds_up_to_the_spread_of_seeds_that_is_said_and_not_to_the_ne
 @pytest.mark.parametrize(("behind", "ahead", "told"), [(49, 51, False), (51, 49, False), (49, 49, True)])
 def test_a_crossing_is_told_where_each_leads_with_all_but_half_the_error(behind: int, ahead: int, told: bool) -> None:
     """Numbers of 1,000 curves that lead too early, and not yet at the end; the error is 10 %."""
-    ahead_CM = np.zeros((4, 1000), bool)
-    ahead_CM[:2, :behind] = True
-    ahead_CM[2:, ahead:] = True
+    ahead_CM = np.full((4, 1000), -0.01)
+    ahead_CM[:2, :behind] = 0.01
+    ahead_CM[2:, ahead:] = 0.01
     settings = ComparisonSettings(at=1.0, reach=0.5, margin=0.02, error=0.1, level=0.8)
     found = crossing_of(("one", "other"), np.geomspace(0.1, 1.0, 4), ahead_CM, settings)
     assert found.leader_before == "other"
     assert (found.compute is not None) == told
+
+
+@given(st.lists(st.floats(0.05, 0.95), min_size=20, max_size=20), st.booleans())
+def test_a_crossing_lies_where_the_curves_do_and_not_at_a_point_of_a_grid(at: list[float], swapped: bool) -> None:
+    """Curves that are straight over the logarithm of compute cross where their difference is 0."""
+    compute_C, at_M = np.geomspace(1.0, 100.0, 6), 100 ** np.array(at)
+    ahead_CM = (1 - 2 * swapped) * np.log(compute_C[:, None] / at_M)
+    settings = ComparisonSettings(at=100.0, reach=0.5, margin=0.02, error=0.1, level=0.8)
+    found = crossing_of(("one", "other"), compute_C, ahead_CM, settings)
+    assert found.compute == pytest.approx(float(np.median(at_M)))
+    assert found.leader_before == ("one" if swapped else "other")
 
 
 def test_compute_to_a_pass_rate_is_told_where_both_more_likely_than_not_reach_it() -> None:
