@@ -22,6 +22,7 @@ SIGNS = {
     "gap": "size of the log ratio",
     "largest_ratio": "largest importance ratio",
     "clipped": "share of ratios clipped",
+    "effective_sample": "effective sample, share of tokens",
     "staleness": "staleness",
     "entropy": "entropy",
     "truncated": "share cut off",
@@ -134,12 +135,13 @@ def signs_table(runs: StudyRuns) -> str:
     """Rank correlation of what is counted in a run with how far the run ends below its best.
 
     Spearman's ρ over all runs: of the mean over the first quarter of the compute, which foretells, and of the mean over
-    all of it, which goes with the fall.
+    all of it, which goes with the fall. What not all runs kept says how many did.
     """
     told, rows = courses(runs), []
     header = ["counted", *(f"{task}: {when}" for task in runs.tasks() for when in ("first quarter", "whole run"))]
     for name, title in SIGNS.items():
-        line = [title]
+        kept = sum(not np.isnan(mean_of(of_run, name)) for of_run in told.values())
+        line = [title if kept == len(told) else f"{title} ({kept} of {len(told)} runs)"]
         for task in runs.tasks():
             fallen = {
                 (item.run, seed): depth(item, at)
