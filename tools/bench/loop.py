@@ -2,6 +2,7 @@
 
     .venv/bin/python tools/bench/loop.py                # the quickstart's model and tasks
     .venv/bin/python tools/bench/loop.py --against-trl  # a 1.05M dense Llama, 16 × 8 completions of 64 tokens
+    .venv/bin/python tools/bench/loop.py --against-trl --bfloat16  # the same, both in bfloat16
 
 Measurements with the same actors: the loop in steady state; the generator alone on the prompts of those steps; the
 trainer alone on the batches of those steps; and the two at the same time, with no loop between them, which shows what
@@ -38,6 +39,7 @@ from tasks.types import Prompt, Verdict, verdict
 # Steps before the measurement begins: the pipeline fills, allocators and caches warm up.
 WARM_UP = 8
 
+BFLOAT16 = ("TrainerConfig.dtype='bfloat16'", "GeneratorConfig.dtype='bfloat16'")
 
 FLOPS_OF_SIDE = {"generator": 2, "trainer": 6, "loop": 8}
 """Operations for a parameter and token, attention left out (Kaplan et al., arXiv 2001.08361, §2.1)."""
@@ -182,7 +184,7 @@ async def generate(run: Run, lab: WatchedRun, queue: Literal["short", "long"]) -
     return len(middle) * run.recipe.generations_per_prompt / seconds, sum(tokens for _, tokens in middle) / seconds
 
 
-def measure_trl(steps: int) -> float | None:
+def measure_trl(steps: int, bfloat16: bool) -> float | None:
     """Completions/s of TRL's GRPOTrainer (CISPO, no KL) on the shape and batch of `dense`; None without trl."""
     try:
         from trl import GRPOConfig, GRPOTrainer
@@ -211,7 +213,7 @@ def measure_trl(steps: int) -> float | None:
         report_to=[],
         save_strategy="no",
         use_cpu=True,
-        bf16=False,
+        bf16=bfloat16,
     )
     times: list[float] = []
 
@@ -229,8 +231,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40, help="optimiser steps measured")
     parser.add_argument("--against-trl", action="store_true", help="the dense shape, and TRL beside it")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="CLASS.FIELD=VALUE")
+    parser.add_argument("--bfloat16", action="store_true", help="both sides, and TRL, in bfloat16 in place of fp32")
     args = parser.parse_args()
-    run = (dense if args.against_trl else quickstart)(args.steps + WARM_UP, args.sets)
+    sets = [*(BFLOAT16 if args.bfloat16 else ()), *args.sets]
+    run = (dense if args.against_trl else quickstart)(args.steps + WARM_UP, sets)
     peak, active = peak_flops(), parameters(run.model.to_hf()).active
     rates, waits = measure(run)
     print(f"\n| | completions/s | tokens/s | GFLOP/s | of a core's {peak / 1e9:.0f} |\n|---|---|---|---|---|")
@@ -245,7 +249,7 @@ def main() -> None:
         print(f"loop / slower side {how}: {rates['loop'][0] / slower:.2f}")
     print(f"share of the time that the trainer waited for a batch: {waits:.2f}")
     if args.against_trl:
-        trl = measure_trl(args.steps)
+        trl = measure_trl(args.steps, args.bfloat16)
         if trl is None:
             print("TRL is not installed: `pip install trl` to compare")
         else:
