@@ -20,6 +20,7 @@ from study_tables.questions import (
     QUESTIONS,
     RECIPES,
     RECIPES_FIRST,
+    RECIPES_LONG,
     RECIPES_MANY,
     all_answers,
     answers,
@@ -29,7 +30,7 @@ from study_tables.questions import (
     members_of,
 )
 from study_tables.ranking import looks, ranking_table, sweep_table
-from study_tables.runs import BASELINE, BENCHMARK, CENTRES, FIRST, MANY, StudyRuns, repeated, table
+from study_tables.runs import BASELINE, BENCHMARK, CENTRES, FIRST, LONG, MANY, StudyRuns, repeated, table
 from study_tables.words import controls, error_rates
 
 Sections = dict[str, dict[str, str]]
@@ -68,6 +69,7 @@ def done_table(runs: StudyRuns) -> str:
         open_ = ", ".join(f"`{name}`" for name in planned if name not in made) or "–"
         rows.append([question.title, f"{len(made)} of {len(planned)}", seeds, open_])
     rows.append([f"`{BASELINE}`", "1 of 1", f"{runs.seeds(FIRST + BASELINE)} and {runs.seeds(BASELINE)}", "–"])
+    rows.append([f"`{LONG}{BASELINE}`", "1 of 1", str(runs.seeds(LONG + BASELINE)), "–"])
     return table(["question", "members that ran", "seeds", "not run"], rows)
 
 
@@ -86,16 +88,17 @@ def pace_table(by_axis: Mapping[str, StudyRuns]) -> str:
 def second_sections(by_axis: Mapping[str, StudyRuns]) -> Sections:
     """All sections that the second study's pages hold."""
     runs, given = by_axis[HOURS], all_answers(by_axis)
-    recipes = [one for question in (RECIPES_MANY, RECIPES, RECIPES_FIRST) for one in compared(question, runs)]
+    of_recipes = (RECIPES_MANY, RECIPES_LONG, RECIPES, RECIPES_FIRST)
+    recipes = [one for question in of_recipes for one in compared(question, runs)]
     ranked = members_of(RECIPES_MANY, runs)
     taken = looks(runs, ranked)
-    budget = max(float(item.compute_N.max()) for item in runs.curves)
+    budget = max(float(item.compute_N.max()) for item in runs.curves if item.run in ranked)
     shown = [
         BASELINE,
         *(name for name in runs.members() if name.startswith("without_")),
         *members_of(RECIPES, runs)[1:],
         CENTRES[MANY],
-        *(name for name in runs.members() if name.startswith(MANY)),
+        *(name for name in runs.members() if name.startswith((MANY, LONG))),
     ]
     every = [one for of_question in given.values() for one in of_question]
     decisions, claims = claims_tables(by_axis, every, recipes)

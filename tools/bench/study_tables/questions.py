@@ -14,7 +14,7 @@ from scalelab.curves.comparison import Comparison
 from scalelab.curves.comparison_table import ComparisonRow
 from study_tables.axes import HOURS
 from study_tables.ends import ends
-from study_tables.runs import BASELINE, CENTRES, FIRST, MANY, StudyRuns, table
+from study_tables.runs import BASELINE, CENTRES, FIRST, LONG, MANY, StudyRuns, table
 
 NO_FIT = "no fit"
 """Word of a member whose evaluations no rising or falling curve goes through."""
@@ -52,10 +52,15 @@ RECIPES_FIRST = Question(
     "recipes_first", "Which recipe, from the first base model?", tuple(FIRST + name for name in NAMES), CENTRES[FIRST]
 )
 
+RECIPES_LONG = Question(
+    "recipes_long", "Which recipe, at twice the hours?", tuple(LONG + name for name in NAMES), CENTRES[LONG]
+)
+
 BASES = Question("base", "Does the base model matter?", (FIRST + BASELINE,))
 
 QUESTIONS = (
     RECIPES_MANY,
+    RECIPES_LONG,
     RECIPES,
     RECIPES_FIRST,
     Question("without", "What is each ingredient worth?", ("without_*",)),
@@ -66,6 +71,18 @@ QUESTIONS = (
         "Length, batch and staleness, with 1,024 prompts?",
         (f"{MANY}length_*", f"{MANY}batch_*", f"{MANY}k4"),
         CENTRES[MANY],
+    ),
+    Question(
+        "sizes_many",
+        "Generations and width, with 1,024 prompts?",
+        (f"{MANY}generations_*", f"{MANY}width_*"),
+        CENTRES[MANY],
+    ),
+    Question(
+        "changes_long",
+        "Loss and length, at twice the hours?",
+        (f"{LONG}without_*", f"{LONG}length_*"),
+        CENTRES[LONG],
     ),
     Question("additions", "What does each ingredient give alone?", ("baseline_and_*",), "baseline_and_baseline"),
     Question("staleness", "How stale, at which learning rate, with which loss?", ("k*",)),

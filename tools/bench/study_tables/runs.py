@@ -23,7 +23,9 @@ FIRST = "first_base_"
 """Beginning of the names of members that start from the first base model; all others start from the second."""
 MANY = "many_"
 """Beginning of the names of members with 1,024 prompts a task; the others have 256."""
-CENTRES = {FIRST: FIRST + BASELINE, MANY: "prompts_1024", "": BASELINE}
+LONG = "long_"
+"""Beginning of the names of members with 4,096 prompts a task and twice the hours of the others."""
+CENTRES = {FIRST: FIRST + BASELINE, MANY: "prompts_1024", LONG: LONG + BASELINE, "": BASELINE}
 """ScaleRL among the members whose names begin so, which are compared with it."""
 BENCHMARK = "benchmark"
 """Member that has a benchmark as a third task, and the baseline's evaluations on the others."""
