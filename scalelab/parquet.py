@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,9 @@ def take_rows(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> d
             lists = any(one.type.num_fields for one in file.schema_arrow if one.name in names)
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             large = sum(group.total_byte_size for group in groups) > MOST_BYTES
-            told = _counts(path, names) if names and (lists or large) else [(0, 0)] * len(groups)
+            now = os.fstat(opened.fileno())
+            stamp = (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+            told = _counts(path, tuple(names), stamp) if names and (lists or large) else ((0, 0),) * len(groups)
             if names and at is None:
                 values, unpacked = max((one for one, _ in told), default=0), sum(size for _, size in told)
                 _check_size(path, file.metadata.num_rows, values, unpacked)
@@ -96,10 +100,17 @@ def _cells_of(
         first = last
 
 
-def _counts(path: Path, names: Sequence[str]) -> list[tuple[int, int]]:
+@lru_cache(maxsize=4096)
+def _counts(path: Path, names: tuple[str, ...], stamp: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """Values of the longest of some columns, and bytes of all, by row group, as the file says.
 
-    Columns without lists have a value for each row. See `scalelab/parquet_counts.py` for why a process is asked.
+    Columns without lists have a value for each row. See `scalelab/parquet_counts.py` for why a process is asked: that
+    takes a sixth of a second, and a page asks for rows of one file many times.
+
+    Args:
+        path: the file.
+        names: columns.
+        stamp: what changes with the file.
 
     Raises:
         LabError: the file cannot be read.
@@ -114,7 +125,7 @@ def _counts(path: Path, names: Sequence[str]) -> list[tuple[int, int]]:
         damaged = f"its counts of {', '.join(names)} are damaged"
         reason = damaged if done.returncode < 0 else done.stderr.strip().rpartition("\n")[2][:120]
         raise LabError(f"{path.name}: not a Parquet file that can be read ({reason})")
-    return [(values, unpacked) for values, unpacked in json.loads(done.stdout)]
+    return tuple((values, unpacked) for values, unpacked in json.loads(done.stdout))
 
 
 def _check_size(path: Path, rows: int, values: int, unpacked: int) -> None:

@@ -195,7 +195,7 @@ def test_killed_actors_lose_no_verdict_and_count_nothing_as_wrong() -> None:
         assert [verdict.outcome for verdict in verdicts] == ["failed", "passed"] * 4
 
 
-@pytest.mark.parametrize(("workers", "poison"), [(1, "kill"), (2, "raise")])
+@pytest.mark.parametrize(("workers", "poison"), [pytest.param(1, "kill", marks=pytest.mark.nightly), (2, "raise")])
 def test_poison_is_an_error_and_harms_no_other(workers: int, poison: str) -> None:
     completions = [poison if n == 30 else "right" if n % 3 else "wrong" for n in range(60)]
     expected = ["error" if n == 30 else "passed" if n % 3 else "failed" for n in range(60)]
@@ -208,6 +208,7 @@ def test_poison_is_an_error_and_harms_no_other(workers: int, poison: str) -> Non
     grading((TrapTask(),), workers, body)
 
 
+@pytest.mark.nightly  # as is a killed actor
 def test_a_loss_that_does_not_repeat_costs_nothing(tmp_path: Path) -> None:
     async def body(graders: ClusterGraders) -> None:
         assert await grade(graders, [f"kill {tmp_path / 'marker'}", *["right"] * 9]) == ["passed"] * 10

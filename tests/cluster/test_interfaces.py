@@ -43,6 +43,7 @@ def test_what_the_user_has_set_stays_and_a_loopback_names_nothing(monkeypatch: p
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.nightly
 def test_gloo_takes_the_interface_that_is_named() -> None:
     """By an interface that does not exist gloo refuses to start, by every one that does it starts."""
     group = (

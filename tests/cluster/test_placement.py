@@ -56,6 +56,7 @@ def three_nodes() -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_actors_come_up_in_a_cluster_whose_python_is_below_a_path_with_a_space(tmp_path: Path) -> None:
     (tmp_path / "the lab").symlink_to(sys.prefix)
     source = """

@@ -46,6 +46,7 @@ def test_only_a_ray_of_its_own_is_kept_to_this_machine(monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_ray_ends_although_one_of_its_processes_is_stopped() -> None:
     source = """
 import psutil, signal

@@ -52,6 +52,7 @@ def test_a_node_that_cannot_join_is_named_within_seconds_and_nothing_starts(tmp_
     assert seconds < 60
 
 
+@pytest.mark.nightly
 def test_many_nodes_that_cannot_join_are_named_as_soon_as_one(tmp_path: Path) -> None:
     nodes = tuple(f"n{number}" for number in range(9))
     stub = SlurmStub(tmp_path, nodes)

@@ -231,7 +231,7 @@ def test_every_damage_is_named_and_the_checkpoint_before_it_still_loads(make, tm
 
 
 @slow
-@pytest.mark.parametrize("room", [1_000, 100_000])
+@pytest.mark.parametrize("room", [pytest.param(1_000, marks=pytest.mark.nightly), 100_000])
 def test_a_full_disk_leaves_the_old_checkpoint_and_model(make, tmp_path, room):
     one = make(MOE)
     one.save(tmp_path / "ck")

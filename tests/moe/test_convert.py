@@ -249,7 +249,7 @@ for name in ("small", "big"):
 """
 
 
-@pytest.mark.parametrize("kind", ["mixtral", "llama4_text"])
+@pytest.mark.parametrize("kind", [pytest.param("mixtral", marks=pytest.mark.nightly), "llama4_text"])
 def test_conversions_hold_one_layer_not_the_model(kind, tmp_path):
     """All experts of a layer are one parameter. Conversions of a small model first bring in all the code."""
     small = MODELS[kind]

@@ -17,7 +17,7 @@ from tests.helpers.crash_world import live, settings
 
 pytestmark = pytest.mark.slow
 
-SHARES = 2
+SHARES = 4
 """Processes that share the crashes of one run."""
 
 
@@ -55,12 +55,12 @@ def crash_twice(share: int) -> int:
         crash(root, lambda: work(root), second, ending, beside)
         is_whole(root / "run", f"{what}, then {ending} at event {second}", resolved)
 
-    return every_crash(work, again, endings=(ENDINGS[share],), share=(share, 4 * SHARES))
+    return every_crash(work, again, endings=(ENDINGS[share % len(ENDINGS)],), share=(share, 2 * SHARES))
 
 
 @pytest.mark.parametrize("share", [0, *(pytest.param(one, marks=pytest.mark.nightly) for one in range(1, SHARES))])
 @pytest.mark.parametrize(
-    ("times", "least"), [("crash_once", 40), pytest.param("crash_twice", 5, marks=pytest.mark.nightly)]
+    ("times", "least"), [("crash_once", 20), pytest.param("crash_twice", 5, marks=pytest.mark.nightly)]
 )
 def test_a_run_survives_a_crash_before_any_event(times: str, least: int, share: int) -> None:
     done = in_process(__file__, times, str(share), seconds=900)

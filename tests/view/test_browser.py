@@ -221,7 +221,12 @@ def press(control) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("mode", "view"), [*(("written", view) for view in VIEWS), ("served", "#/"), ("served", "#/completions/r0")]
+    ("mode", "view"),
+    [
+        *(("written", view) for view in VIEWS),
+        pytest.param("served", "#/", marks=pytest.mark.nightly),
+        ("served", "#/completions/r0"),
+    ],
 )
 def test_every_control_of_every_view_does_its_work(request, visit, mode: str, view: str) -> None:
     target = request.getfixturevalue(mode)

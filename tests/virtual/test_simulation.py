@@ -149,7 +149,7 @@ def test_evaluations_take_the_engines_time_and_nothing_is_lost(
     ("words", "hours", "each", "apart"),
     [
         (["h100/scalerl_17bx16"], "30", 0.05, 0.25),
-        (["scalerl_8b"], "3.4", 0.05, 0.25),
+        pytest.param(["scalerl_8b"], "3.4", 0.05, 0.25, marks=pytest.mark.nightly),
         pytest.param(["h100/scalerl_8b", "--set", "Evaluation.engines=0"], "24", 0.08, 0.4, marks=pytest.mark.nightly),
     ],
 )
