@@ -1,15 +1,15 @@
 """Rank runs per task by the pass rate at the largest compute that all have spent, and say which are better.
 
-The first SOURCE is the baseline. "measured" is the mean of the last evaluations there, "curve" the fitted curve with
-its interval; --at compares at another compute. The verdict on each run is one of: better, worse, equal (within
---margin), unstable (it falls, and nothing else can be said) or cannot tell. All verdicts of a table together are wrong
-with a probability of --error at most; --calibrate simulates runs like these through this command and prints how often
-each word is wrong. The spread between runs of one recipe is estimated from all recipes that have several seeds.
-Branches of one run are compared prompt by prompt from the fork on, and so are runs whose curves carry no fit; with
---by-prompt, tables of completions.
---wide adds "compute to R", what a run needs for a pass rate (--reach) as a multiple of what the baseline needs, and A,
-B and C_mid; A is an extrapolation, in brackets where other shapes than the sigmoid may go beyond it. Run folders that
-differ in their seed alone are pooled.
+The first SOURCE is the baseline, and of one table the first run by name; --baseline names another. "measured" is the
+mean of the last evaluations there, "curve" the fitted curve with its interval; --at compares at another compute. The
+verdict on each run is one of: better, worse, equal (within --margin), unstable (it falls, and nothing else can be said)
+or cannot tell. All verdicts of a table together are wrong with a probability of --error at most; --calibrate simulates
+runs like these through this command and prints how often each word is wrong. The spread between runs of one recipe is
+estimated from all recipes that have several seeds. Branches of one run are compared prompt by prompt from the fork on,
+and so are runs whose curves carry no fit; with --by-prompt, tables of completions. --wide adds "compute to R", what a
+run needs for a pass rate (--reach) as a multiple of what the baseline needs, and A, B and C_mid; A is an extrapolation,
+in brackets where other shapes than the sigmoid may go beyond it. Run folders that differ in their seed alone are
+pooled.
 
 Example:  scalelab compare runs/scalerl runs/no_fp32_head --at 16000 --plot efficiency.png
 """
@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at", type=float, action=Once, metavar="C", help="compute at which win probabilities are taken"
     )
+    parser.add_argument("--baseline", metavar="RUN", help="run that the others are compared with (default: the first)")
     parser.add_argument("--wide", action="store_true", help="all columns: curve, compute to R, A, B, C_mid")
     parser.add_argument("--error", type=float, default=0.1, metavar="P", help="probability of a wrong verdict (0.1)")
     add_calibrate(
@@ -126,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
         "run_spread": args.seed_spread,
         "spread_from": pilots,
         "error": args.error,
-        "baseline": curves[0].run,
+        "baseline": _baseline(args.baseline, curves),
     }
     comparisons = compare(analyses, **asked)
     held = {one.task: [entry.run for entry in one.entries] for one in comparisons if len(one.entries) > 1}
@@ -162,6 +163,18 @@ def run(args: argparse.Namespace) -> int:
         print_filled(f"{task or 'all'}, with steps {', '.join(PRICES)} as dear beside the baseline's: {said}.")
     print_remarks(analyses, refused)
     return int(bool(refused))
+
+
+def _baseline(asked: str | None, curves: Sequence[Curve]) -> str:
+    """The run that the others are held against: the first, unless one is asked for.
+
+    Raises:
+        LabError: no run has that name.
+    """
+    runs = list(dict.fromkeys(item.run for item in curves))
+    if asked is not None and asked not in runs:
+        raise LabError(f"--baseline: no run {asked!r:.80} in the sources, which have {', '.join(runs[:8])}")
+    return asked or runs[0]
 
 
 def _refuse_single(given: Sequence[Curve], pooled: Sequence[Curve]) -> None:

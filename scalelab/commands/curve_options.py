@@ -104,14 +104,20 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_curves(args: argparse.Namespace, price: Pricing | None = None) -> list[Curve]:
-    """Read the curves that the arguments ask for, over what their steps cost elsewhere if `price` is given."""
+    """Read the curves that the arguments ask for, over what their steps cost elsewhere if `price` is given.
+
+    Raises:
+        LabError: a source cannot be read, or not all count compute in one unit, as one table has one heading.
+    """
     from scalelab.curves import pool
     from scalelab.reading import read_with
+    from scalelab.reading.curve import same_unit
 
     reading = reading_from(args)
     curves = read_with(args.sources, replace(reading, tasks=(), metrics=reading.tasks), price)
     check_tasks(curves, reading)
     curves = [item for item in curves if not reading.tasks or item.task in reading.tasks]
+    same_unit(curves)
     return pool(curves, args.pool) if args.pool else curves
 
 

@@ -4,11 +4,11 @@ At the end stands what evaluations leave of a run's number, and the settings of 
 fewest completions: few samples early, more at the end. With --training-completions it names the cheapest study: seeds,
 evaluations, samples and, with --prompt-spread, prompts chosen together.
 
-SOURCE: pilot runs, or the runs of a sweep that is over. The spread between seeds, the curve and the number of
-evaluations and seeds are then taken from them. Without SOURCE, give --seed-spread. More evaluations shrink the error of
-one run only; more seeds also shrink the error that comes from the spread between seeds. The power is that of
-`scalelab compare`: such runs are simulated, fitted and judged as it does. With --of B or C_mid a difference is a share
-(0.2 for 20 %), and --seed-spread the standard deviation of the logarithm.
+SOURCE: pilot runs, or the runs of a sweep that is over. The spread between seeds, the curve, its drift and the length
+of a run are then taken from them; seeds and evaluations are those of --seeds and --evaluations. Without SOURCE, give
+--seed-spread. More evaluations shrink the error of one run only; more seeds also shrink the error that comes from the
+spread between seeds. The power is that of `scalelab compare`: such runs are simulated, fitted and judged as it does.
+With --of B or C_mid a difference is a share (0.2 for 20 %), and --seed-spread the standard deviation of the logarithm.
 
 Examples:
   scalelab design --seed-spread 0.0125 --difference 0.02

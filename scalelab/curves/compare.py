@@ -40,6 +40,7 @@ from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.joint_draws import JointDraws, joint_draws, several
 from scalelab.curves.stability import stability
 from scalelab.errors import LabError
+from scalelab.numbers import quantity
 from scalelab.reading.curve import Curve, same_unit
 from scalelab.reading.throughput import refuse_other_loads
 
@@ -51,6 +52,9 @@ LONGEST = 100.0
 
 LATE = 4
 """Evaluations of each seed, up to the compute of the comparison, whose mean is the measured rate."""
+
+MEASURED_FROM = 0.75
+"""Share of the compute of the comparison from which on they count."""
 
 
 def compare(
@@ -71,7 +75,7 @@ def compare(
         analyses: joint sigmoid fits with draws; each run once per task.
         tie: what makes two A the same: they are within `margin`, or their intervals overlap.
         margin: difference of pass rates below which two recipes count as equal; see `tie`, too.
-        at: compute at which recipes are compared; None takes the largest that every run has spent.
+        at: compute at which recipes are compared; None takes the largest that every run has spent, by its longest seed.
         reach: pass rate to which compute is counted; None takes the middle of the highest start and the lowest end.
         run_spread: standard deviation of A between runs of one recipe, where it is known; None learns it.
         spread_from: other runs of the same kind, at least one with several seeds, to learn the spread from.
@@ -252,15 +256,15 @@ def against(comparisons: Sequence[Comparison], baseline: str) -> list[Comparison
 def measured_rate(curve: Curve, at: float) -> float:
     """Mean of each seed's last evaluations up to some compute, and of the seeds; not a number if it is not measured.
 
-    It is measured if every seed has an evaluation in the last quarter before `at`.
+    It is measured if every seed has an evaluation from `MEASURED_FROM` of `at` on.
     """
     rates = []
     for seed in range(len(curve.seeds)):
         mine = np.flatnonzero((curve.seed_N == seed) & (curve.compute_N > 0) & (curve.compute_N <= 1.001 * at))
-        if not mine.size or curve.compute_N[mine[-1]] < 0.75 * at:
+        if not mine.size or curve.compute_N[mine[-1]] < MEASURED_FROM * at:
             return float("nan")
         late = mine[-LATE:]
-        late = late[curve.compute_N[late] >= 0.75 * at]
+        late = late[curve.compute_N[late] >= MEASURED_FROM * at]
         rates.append(float(curve.pass_rate_N[late].mean()))
     return float(np.mean(rates))
 
@@ -297,6 +301,12 @@ def _remarks(one: Comparison, spread: float | None) -> tuple[str, ...]:
             f"believed to be {between}, and probabilities allow for that. Add seeds, or give --seed-spread or "
             "--spread-from"
         )
+    remarks += [
+        f"{entry.run}: a seed ends before {quantity(MEASURED_FROM * one.at, entry.analysis.fit.curve.unit)}, so no "
+        "rate is measured there: --at compares earlier"
+        for entry in one.entries
+        if not np.isfinite(entry.measured) and entry.analysis.fit.window[1] >= one.at
+    ]
     remarks.append(asymptotes_note(one.entries))
     remarks += [f"{entry.run} {entry.analysis.fall_text()}" for entry in one.entries if entry.analysis.falls]
     remarks += [f"{entry.run}: {entry.stability.text()}" for entry in one.entries if entry.stability.unstable]

@@ -345,6 +345,13 @@ def _verdict_text(one: Comparison, entry: ComparedRun, found: Difference) -> str
     return f"{word} ({above}, at most {found.bound:.3f} apart{held})"
 
 
+def _of_pair(one: Difference) -> dict[str, Any]:
+    """A difference for JSON; its word is that of the pair alone, and the table's words hold for all lines together."""
+    found = vars(one) | {"measured": _known(one.measured), "verdict_alone": one.verdict}
+    del found["verdict"]
+    return found
+
+
 def entry_summary(entry: ComparedRun, others: Sequence[ComparedRun]) -> dict[str, Any]:
     """The entry of `scalelab compare --json`: that of `scalelab fit --json`, and what the comparison adds.
 
@@ -354,7 +361,7 @@ def entry_summary(entry: ComparedRun, others: Sequence[ComparedRun]) -> dict[str
     """
     fitted, by_A = entry.analysis.as_json(), entry.by_A
     differences = {
-        other.run: vars(one) | {"measured": _known(one.measured)} | ({} if _both_reach(entry, other) else NOT_REACHED)
+        other.run: _of_pair(one) | ({} if _both_reach(entry, other) else NOT_REACHED)
         for other in others
         if (one := entry.differences.get(other.run)) is not None
     }

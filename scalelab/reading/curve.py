@@ -21,6 +21,9 @@ UNITS = {"gpu_hours": "GPU-hours", "core_hours": "core-hours"}
 MOST_COMPUTE = 1e100
 """Most compute, and with its inverse the least: curves are looked at far from it, and its powers must be numbers."""
 
+MOST_ERROR = 0.5
+"""Largest standard error of a mean of numbers in [0, 1]: of one sample, half of which are 0 and half 1."""
+
 FitWindow: TypeAlias = tuple[float | None, float | None]
 """Compute from which and up to which points are fitted; None leaves an end open."""
 
@@ -247,7 +250,9 @@ def check_numbers(number_N: Array, column: str, place: Callable[[int], str]) -> 
         wrong_N |= (number_N < 0) | (number_N > MOST_COMPUTE) | ((number_N > 0) & (number_N < 1 / MOST_COMPUTE))
     elif column == "pass_rate":
         wrong_N |= ~((number_N >= 0) & (number_N <= 1))
-    elif column in ("stderr", "n", "n_prompts", "k"):
+    elif column == "stderr":
+        wrong_N |= ~((number_N > 0) & (number_N <= MOST_ERROR))
+    elif column in ("n", "n_prompts", "k"):
         wrong_N |= ~(number_N > 0)
     if wrong_N.any():
         at = int(np.argmax(wrong_N))
@@ -269,6 +274,8 @@ def _remedy(number: float, column: str, largest: float) -> str:
         if number < 0:
             return f"{number:g} is negative; compute counts from the start of RL"
         return f"{number:g} is no compute; give it in a unit in which it has fewer digits"
+    if column == "stderr" and number > MOST_ERROR:
+        return f"{number:g} is no standard error of a rate in [0, 1]; give it in the unit of the pass rates"
     if column != "pass_rate":
         return f"{number:g} is not positive; leave the column out if unknown"
     hint = "only rates in [0, 1] can be fitted"

@@ -287,6 +287,11 @@ class CurveReader:
             column = self._column(names["stderr"])
             given_N = column.value_N[rows_R].copy()
             given_N[(given_N == 0) & np.isfinite(samples_N)] = np.nan
+            if self._column(names["pass_rate"]).percent and not column.percent:
+                raise LabError(
+                    f"{self._table.path}: {names['pass_rate']} has percent signs and {names['stderr']} has none: write "
+                    "both alike"
+                )
             low, high = (0.0, 1.0) if column.percent else self._reading.rate_range
             known_N = np.isfinite(given_N)
             self._checked("stderr", names["stderr"], rows_R[known_N], given_N[known_N] / (high - low))

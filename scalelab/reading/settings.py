@@ -159,7 +159,7 @@ def _pairs(text: str, option: str, otherwise: float | None) -> dict[str, float]:
     found = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, equals, number = part.rpartition("=") if "=" in part else (part, "", "")
-        if equals and re.fullmatch(r"[\d.]+(e-?\d+)?", number):
+        if equals and re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)?", number):
             found[name.strip()] = float(number)
         elif otherwise is not None and not equals:
             found[part] = otherwise

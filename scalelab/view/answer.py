@@ -11,8 +11,8 @@ from scalelab.curves import Curve
 from scalelab.curves.compare import measured_rate
 from scalelab.numbers import percent, quantity, with_interval
 
-SURE = 0.95
-LIKELY = 0.8
+CLEAR = 0.95
+"""Probability below which a run is named as close to the leader. Words such as `better` are the comparison's alone."""
 
 
 def answers(
@@ -94,10 +94,9 @@ def _lead(one: Mapping[str, Any]) -> tuple[str, str]:
         return f"{start}.", ""
     rival = min(beats, key=lambda run: beats[run])
     chance = beats[rival]
-    sure = "surely" if chance >= SURE else "probably" if chance >= LIKELY else "not surely"
-    close = [run for run, chance in beats.items() if chance < SURE and run != rival]
-    more = f" Nor is it surely better than {_few(close)}." if close and chance < SURE else ""
-    return f"{start}; it is {sure} better than {rival} ({percent(chance)}).", more
+    close = [f"{run} ({percent(chance)})" for run, chance in beats.items() if chance < CLEAR and run != rival]
+    more = f" It is also close to {_few(close)}." if close else ""
+    return f"{start}, above {rival} with a probability of {percent(chance)}.", more
 
 
 def _entry_of_one(fit: Mapping[str, Any]) -> str:

@@ -112,6 +112,32 @@ def test_forecast_json_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert re.search(r"a  math  0\.\d+ \[0\.\d+, 0\.\d+\], measured 0\.\d+", out)
 
 
+def test_one_heading_stands_over_one_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = tmp_path / "steps.csv"
+    steps.write_text("step,pass_rate\n" + "".join(f"{at},{0.2 + at / 30}\n" for at in range(9)))
+    for command in (["fit"], ["forecast", "--at", "300"]):
+        assert main([command[0], table(tmp_path / "a.csv"), str(steps), *command[1:]]) == 1
+        assert "mixed units of compute (GPU-hours in" in capsys.readouterr().err
+
+
+def test_any_run_can_be_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("base", 0.7), ("other", 0.55))]
+    rows = run_json(capsys, "compare", *sources, "--baseline", "other")["rows"]["math"]
+    assert {row["run"]: row["verdict"] for row in rows} == {"base": "better", "other": ""}
+    assert main(["compare", *sources, "--baseline", "othre"]) == 1
+    assert "--baseline: no run 'othre' in the sources, which have base, other" in capsys.readouterr().err
+
+
+def test_what_keeps_a_rate_from_being_measured_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = Path(table(tmp_path / "base.csv", tasks=("math",))).read_text().splitlines()
+    rows = [f"{line},{seed}" for seed, stop in ((0, 21), (1, 12)) for line in whole[1 : stop + 1]]
+    (tmp_path / "new.csv").write_text("\n".join([f"{whole[0]},seed", *rows]) + "\n")
+    assert main(["compare", str(tmp_path / "base.csv"), str(tmp_path / "new.csv")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "new: a seed ends before 750 GPU-hours, so no rate is measured there: --at compares earlier" in out
+    assert "base: a seed ends" not in out
+
+
 def test_compare_json_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("base", 0.7), ("worse", 0.55))]
     found = run_json(capsys, "compare", *sources)
@@ -119,7 +145,9 @@ def test_compare_json_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (first["run"], first["rank"], second["run"], second["rank"]) == ("base", 1, "worse", 2)
     assert {"A", "B_at_common_A", "intervals", "beats", "covariance", "window", "warnings", "backtest"} <= set(first)
     assert first["beats"]["worse"] > 0.9
-    assert first["differences"]["worse"]["verdict"] == "better"
+    pair = first["differences"]["worse"]
+    assert pair["verdict_alone"] == "better"
+    assert "verdict" not in pair, "the table's words hold for all lines together, and stand in its rows"
     assert [row["verdict"] for row in found["rows"]["math"]] == ["", "worse"]
     assert main(["compare", *sources]) == 0
     out = capsys.readouterr().out

@@ -120,8 +120,8 @@ def test_correlated_residuals_and_few_points_are_warned_of() -> None:
 @pytest.mark.parametrize(
     ("compute", "points", "reason"),
     [
-        ([1], [0.5], "1 point in the window"),
-        ([0, 1, 2], [0.1, 0.2, 0.3], "3 points in the window"),
+        ([1], [0.5], "1 point after step 0 in the window"),
+        ([0, 1, 2], [0.1, 0.2, 0.3], "2 points after step 0 in the window"),
         ([0, 0.5, 1, 0, 0], [0.1, 0.2, 0.3, 0.15, 0.2], "2 points after step 0 .* needs at least 3"),
         (range(10), [0.4] * 10, "constant"),
         (range(4), [0.1, 0.3, 0.4, 0.45], "4 evaluations without standard errors lie on a curve whatever they are"),

@@ -238,7 +238,7 @@ def refuse_unfit(points: Curve, model: Model, r0: float | None) -> None:
     trained = int((points.compute_N > 0).sum())
     if len(points) < free or trained < 3:
         short, needed, where = len(points), max(free, 3), "in the window"
-        if len(points) >= free:  # the rest are step-0 evaluations, which say nothing of the rise
+        if trained < 3:  # the rest are step-0 evaluations, which say nothing of the rise
             short, needed, where = trained, 3, "after step 0 in the window"
         raise FitError(
             f"{points.name}: {short} point{'s' * (short != 1)} {where}; the {model.name} curve needs at least {needed}"
@@ -374,7 +374,7 @@ def _warnings(fit: Fit, problem: Problem) -> list[str]:
     warnings = []
     n_points = int((fit.curve.compute_N > 0).sum())
     if n_points < 6:
-        warnings.append(f"only {n_points} points in the window")
+        warnings.append(f"only {n_points} points after step 0 in the window")
     names = (*fit.model.linear, "B", "C_mid")
     for name, at, lower, upper in zip(names, fit.theta_P, problem.lower_P, problem.upper_P):
         if lower < upper and (at <= lower or at >= upper):
