@@ -194,7 +194,10 @@ def _facts(comparisons: list[Comparison]) -> dict[str, Any]:
     from scalelab.curves.comparison import entry_summary
 
     return {
-        "tasks": {one.task: [entry_summary(entry, one.entries) for entry in one.entries] for one in comparisons},
+        "tasks": {
+            one.task: [entry_summary(entry, one.entries, one.verdicts, one.baseline) for entry in one.entries]
+            for one in comparisons
+        },
         "at": {one.task: one.at for one in comparisons},
         "reach": {one.task: one.reach for one in comparisons},
         "crossings": {one.task: [vars(item) for item in one.crossings] for one in comparisons},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -345,23 +346,40 @@ def _verdict_text(one: Comparison, entry: ComparedRun, found: Difference) -> str
     return f"{word} ({above}, at most {found.bound:.3f} apart{held})"
 
 
-def _of_pair(one: Difference) -> dict[str, Any]:
-    """A difference for JSON; its word is that of the pair alone, and the table's words hold for all lines together."""
-    found = vars(one) | {"measured": _known(one.measured), "verdict_alone": one.verdict}
-    del found["verdict"]
-    return found
+REVERSED: Mapping[ComparisonVerdict, ComparisonVerdict] = {"better": "worse", "worse": "better"}
+"""Verdicts that change when the two runs change places."""
 
 
-def entry_summary(entry: ComparedRun, others: Sequence[ComparedRun]) -> dict[str, Any]:
+def _of_pair(
+    run: str, other: str, found: Difference, verdicts: Mapping[str, ComparisonVerdict], baseline: str
+) -> dict[str, Any]:
+    """A difference for JSON: against the baseline with the table's word, and always with that of the pair alone."""
+    word = found.verdict
+    if other == baseline:
+        word = verdicts.get(run, word)
+    elif run == baseline and other in verdicts:
+        word = REVERSED.get(verdicts[other], verdicts[other])
+    return vars(found) | {"measured": _known(found.measured), "verdict": word, "verdict_alone": found.verdict}
+
+
+def entry_summary(
+    entry: ComparedRun,
+    others: Sequence[ComparedRun],
+    verdicts: Mapping[str, ComparisonVerdict] = MappingProxyType({}),
+    baseline: str = "",
+) -> dict[str, Any]:
     """The entry of `scalelab compare --json`: that of `scalelab fit --json`, and what the comparison adds.
 
     Args:
         entry: the run.
         others: all runs of the comparison.
+        verdicts: words of the other runs against the baseline that hold for all lines together.
+        baseline: the run that they are held against.
     """
     fitted, by_A = entry.analysis.as_json(), entry.by_A
     differences = {
-        other.run: _of_pair(one) | ({} if _both_reach(entry, other) else NOT_REACHED)
+        other.run: _of_pair(entry.run, other.run, one, verdicts, baseline)
+        | ({} if _both_reach(entry, other) else NOT_REACHED)
         for other in others
         if (one := entry.differences.get(other.run)) is not None
     }

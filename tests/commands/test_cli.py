@@ -422,7 +422,8 @@ def test_a_run_too_short_for_a_curve_still_gets_its_sentence(tmp_path: Path) -> 
     points.write_text("compute,pass_rate,task\n0,0.25,math\n1,0.5,math\n")
     curves = read_sources([points])
     [line] = closing_lines(curves, *analyse_all(curves))
-    assert re.fullmatch(r"math: 0\.250 at the start, 0\.500 at the end; no curve: 1 point after step 0 .* needs at least 3\.", line)
+    told = r"math: 0\.250 at the start, 0\.500 at the end; no curve: 1 point after step 0 .* needs at least 3\."
+    assert re.fullmatch(told, line)
     points.write_text("compute,pass_rate,task\n" + "".join(f"{at},{0.5 + at % 2 / 9},math\n" for at in range(9)))
     curves = read_sources([points])
     [line] = closing_lines(curves, *analyse_all(curves))

@@ -19,7 +19,7 @@ from scalelab.curves import Options, analyse, compare, curve, fit_curve, read_so
 from scalelab.curves.asymptotes import tie_groups
 from scalelab.curves.claims import claim_of, share_above, share_above_sorted
 from scalelab.curves.compare import against, compare_point
-from scalelab.curves.comparison import ComparisonSettings, Difference
+from scalelab.curves.comparison import ComparisonSettings, Difference, entry_summary
 from scalelab.curves.crossing import crossing_of
 from scalelab.curves.efficiency import efficiency
 from scalelab.curves.fitting.intervals import quantiles_of_sorted, tails_of
@@ -174,6 +174,17 @@ def test_a_crossing_is_told_by_the_word_of_the_table_and_not_by_that_of_the_pair
     for word in ("equal", "unstable", "cannot tell"):
         assert not one.crossings.worded("base", {"late": word}).told()
         assert [found.compute for found in one.crossings.worded("base", {"late": word})] == [None]
+
+
+def test_the_json_of_a_pair_has_the_word_of_the_table_and_beside_it_that_of_the_pair_alone() -> None:
+    [found] = compare(recipes()[:2])
+    names = [entry.run for entry in found.entries]
+    for told, reversed_ in (("better", "worse"), ("cannot tell", "cannot tell")):
+        for entry in found.entries:
+            [other] = [name for name in names if name != entry.run]
+            pair = entry_summary(entry, found.entries, {"slower": told}, "base")["differences"][other]
+            assert pair["verdict"] == (told if entry.run == "slower" else reversed_)
+            assert pair["verdict_alone"] == entry.differences[other].verdict
 
 
 def test_linearised_points_lie_on_a_line_of_slope_b() -> None:
