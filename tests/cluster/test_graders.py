@@ -250,6 +250,7 @@ def test_a_verifier_that_was_kept_free_for_work_that_is_cancelled_takes_other_wo
     assert grading((TrapTask(),), 1, body) == ["passed"]
 
 
+@pytest.mark.nightly
 def test_an_actor_that_never_comes_up_again_ends_the_run_with_the_reason() -> None:
     async def body(graders: ClusterGraders) -> None:
         graders._tasks = (StillbornTask(),)

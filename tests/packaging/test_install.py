@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -181,11 +181,12 @@ MOMENTS = (".venv/incomplete", ".venv/bin/pip", "torch.py", "__editable__*")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="not on this machine: signals")
-def test_a_set_up_that_was_killed_anywhere_goes_on(wheels: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moments", [MOMENTS[2:], pytest.param(MOMENTS[:2], marks=pytest.mark.nightly)], ids="".join)
+def test_a_set_up_that_was_killed_anywhere_goes_on(moments: Sequence[str], wheels: Path, tmp_path: Path) -> None:
     """One checkout, killed with its children as soon as a file appears, each time a later one."""
     tree = checkout(tmp_path, wheels)
     settings = environment(wheels)
-    for moment in MOMENTS:
+    for moment in moments:
         pattern = moment if "/" in moment else f".venv/lib/python3*/site-packages/{moment}"
         for file in tree.glob(pattern):
             file.unlink()  # of the kill before
