@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalelab.numbers import asymptote, quantity, with_interval
@@ -12,7 +12,7 @@ MOST = 12
 
 
 def markdown(overview: Mapping[str, Any]) -> str:
-    """Write the answer, the fitted curves and unusual events.
+    """Write the answer, what is left out of it, the fitted curves and unusual events.
 
     Args:
         overview: what `Lab.overview` gives.
@@ -24,6 +24,9 @@ def markdown(overview: Mapping[str, Any]) -> str:
         parts += ["| " + " | ".join(map(_text, one["header"])) + " |", "|" + "---|" * len(one["header"])]
         parts += ["| " + " | ".join(map(_text, row["cells"])) + " |" for row in one["rows"][: 2 * MOST]] + [""]
     fits = [fit for fit in overview["fits"] if "refused" not in fit]
+    fitted = {fit["task"] for fit in fits}  # the answer of a task without any fit has the reasons
+    refused = [fit["refused"] for fit in overview["fits"] if "refused" in fit and fit["task"] in fitted]
+    parts += _list("Left out", [*overview["problems"], *refused])
     if fits:
         parts += ["| recipe | task | A | B | C_mid | spent |", "|---|---|---|---|---|---|"]
         ranked = sorted(fits, key=lambda fit: (fit["task"], -fit["parameters"]["A"]))
@@ -35,13 +38,17 @@ def markdown(overview: Mapping[str, Any]) -> str:
         parts += ["", f"In brackets: {overview['level']:.0%} intervals{loose}."]
         if any(run["clock"] == "virtual" for run in overview["runs"]):
             parts += ["", "Compute is that of a simulated cluster, on a simulated clock."]
-    unusual = [(run["name"], entry["text"]) for run in overview["runs"] for entry in run["unusual"]]
-    if unusual:
-        parts += ["", "**Unusual**", ""]
-        parts += [f"- {_text(name)}: {_text(text)}" for name, text in unusual[:MOST]]
-        if len(unusual) > MOST:
-            parts.append(f"- and {len(unusual) - MOST} more")
-    return "\n".join(parts) + "\n"
+        parts.append("")
+    parts += _list("Unusual", [f"{run['name']}: {one['text']}" for run in overview["runs"] for one in run["unusual"]])
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _list(title: str, lines: Sequence[str]) -> list[str]:
+    """A list under a title, and an empty line; nothing where there are no lines."""
+    if not lines:
+        return []
+    more = [f"- and {len(lines) - MOST} more"] * (len(lines) > MOST)
+    return [f"**{title}**", "", *(f"- {_text(line)}" for line in lines[:MOST]), *more, ""]
 
 
 def _row(fit: Mapping[str, Any]) -> str:

@@ -89,7 +89,7 @@ def _lead(one: Mapping[str, Any]) -> tuple[str, str]:
     leader = one["entries"][0]
     beats = {run: chance for run, chance in leader["beats"].items() if chance is not None}
     rate = with_interval(leader["value"], leader["value_interval"])
-    start = f"{leader['run']} leads {one['of']} recipes at {quantity(one['at'], one['unit'])} with {rate}"
+    start = f"{leader['run']} leads {_rivals(one)} at {quantity(one['at'], one['unit'])} with {rate}"
     if not beats:
         return f"{start}.", ""
     rival = min(beats, key=lambda run: beats[run])
@@ -97,6 +97,15 @@ def _lead(one: Mapping[str, Any]) -> tuple[str, str]:
     close = [f"{run} ({percent(chance)})" for run, chance in beats.items() if chance < CLEAR and run != rival]
     more = f" It is also close to {_few(close)}." if close else ""
     return f"{start}, above {rival} with a probability of {percent(chance)}.", more
+
+
+def _rivals(one: Mapping[str, Any]) -> str:
+    """How many recipes are ranked, and how many are not, with the reason."""
+    ranked = len(one["entries"])
+    unfitted = one["of"] - one["left_out"] - ranked
+    others = ((unfitted, "without a fit"), (one["left_out"], "not compared"))
+    apart = [f"{count} {why}" for count, why in others if count]
+    return f"{ranked} recipes" + (f" of {one['of']} ({', '.join(apart)})" if apart else "")
 
 
 def _entry_of_one(fit: Mapping[str, Any]) -> str:

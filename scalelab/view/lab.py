@@ -131,7 +131,8 @@ class Lab:
         return {
             "title": groups[0]
             if len(groups) == 1
-            else f"{len(groups)} recipes, {len(self.runs)} run{'s' * (len(self.runs) != 1)}",
+            else f"{len(groups)} recipes, {(count := self.count())} run{'s' * (count != 1)}",
+            "count": self.count(),
             "made": time.time(),
             "level": self.options.level,
             "pending": 0 if fit else len(self.steps()),
@@ -215,6 +216,12 @@ class Lab:
         """The recipes, in order; those of a table are named by its runs."""
         named = [run.member.group for run in self.runs.values() if run.member.folder]
         return list(dict.fromkeys([*named, *(item.run for item in self.curves)]))
+
+    def count(self) -> int:
+        """How many runs the recipes have: a folder is one, and so is each seed of a recipe of a table."""
+        folders = Counter(run.member.group for run in self.runs.values() if run.member.folder)
+        seeds = Counter(name for name, _ in {(item.run, seed) for item in self.curves for seed in item.seeds})
+        return sum(max(folders[name], seeds[name]) for name in self.groups())
 
     def pool(self, name: str) -> None:
         """Take all runs for seeds of one recipe with this name.

@@ -15,7 +15,7 @@ from scalelab.cli import main
 from scalelab.numbers import share, with_error, with_interval, with_interval_of_ratio
 from scalelab.report import write_report
 from scalelab.report.page import SAMPLED
-from tests.helpers.curve_points import table
+from tests.helpers.curve_points import run_points, table
 from tests.helpers.view_runs import HOSTILE, made_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -197,12 +197,35 @@ def test_a_printed_A_is_one_and_falls_are_placed_on_the_log_s_axis(tmp_path: Pat
     (tmp_path / "two.csv").write_text("\n".join(rows) + "\n")
     assert main(["report", str(tmp_path / "two.csv"), "--markdown"]) == 0
     text = capsys.readouterr().out.replace("\\", "")
-    assert "## 2 recipes, 1 run\n" in text
+    assert "## 2 recipes, 2 runs\n" in text
     compared = re.search(r"^\| 1 \| up \|.*?(\(0\.\d+ \[.*?\]\))", text, re.MULTILINE)
     assert compared, "A of a curve that is half way up is no limit"
     assert f"| up | – | {compared[1]} |" in text
     assert re.search(r"- two: down: pass rate fell from 0\.50 to 0\.\d+ at [\d,]+ GPU-hours", text)
     assert "at step" not in text
+
+
+def test_what_is_left_out_of_the_summary_is_said_and_not_counted(tmp_path: Path, capsys) -> None:
+    """A recipe without a fit and one in another unit are named, and only those that are ranked are led."""
+    rows = ["run,seed,gpu_hours,pass_rate,n"]
+    for run, A in (("better", 0.7), ("worse", 0.55)):
+        for seed in range(2):
+            compute, points = run_points(noise=0.004, seed=seed, A=A)
+            rows += [f"{run},{seed},{1000 * at},{point},2000" for at, point in zip(compute, points)]
+    rows += [f"flat,0,{50 * at},{0.3 + 0.002 * (-1) ** at},2000" for at in range(21)]
+    (tmp_path / "three.csv").write_text("\n".join(rows) + "\n")
+    lines = [f"{10 * at},{point}" for at, point in enumerate(run_points()[1])]
+    (tmp_path / "other.csv").write_text("\n".join(["step,pass_rate", *lines]) + "\n")
+    sources = [str(tmp_path / name) for name in ("three.csv", "other.csv")]
+    assert main(["report", *sources, "--markdown", "-o", str(tmp_path / "r.html")]) == 0
+    text = capsys.readouterr().out.replace("\\", "")
+    assert text.startswith("## 3 recipes, 5 runs\n")
+    assert "better leads 2 recipes of 3 (1 without a fit) at " in text
+    left_out = text.partition("**Left out**")[2].split("\n\n")[1]
+    assert re.fullmatch(r"- other counts compute in steps.*\n- flat: the pass rate neither rises nor falls.*", left_out)
+    overview = Page(tmp_path / "r.html").data["overview"]
+    assert (overview["title"], overview["count"]) == ("3 recipes, 5 runs", 5)
+    assert overview["answers"][0]["text"].partition(".")[0] in text
 
 
 def test_a_ratio_is_never_0_and_a_share_of_a_few_is_a_count() -> None:

@@ -37,7 +37,7 @@
     const all = state.overview;
     document.getElementById("title").textContent = all.title;
     const running = all.runs.filter((run) => run.status === "running").length;
-    const parts = [`${all.runs.length} run${all.runs.length === 1 ? "" : "s"}`, all.tasks.map((task) => task.name).filter(Boolean).join(", ")];
+    const parts = [`${all.count} run${all.count === 1 ? "" : "s"}`, all.tasks.map((task) => task.name).filter(Boolean).join(", ")];
     if (Lab.data.live) parts.push(running ? `live: ${running} running` : "live");
     if (all.stage) parts.push(all.stage.doing === "reading" ? "reading" : `fitting: ${all.stage.done} of ${all.stage.total}`);
     if (!Lab.data.live) parts.push(`written ${new Date(all.made * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`);
