@@ -10,8 +10,8 @@ Axes: `_M` joint draws, `_R` recipes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -79,6 +79,7 @@ class Decision:
         forgets: a clause for each task of each recipe that forgets.
         recipes: how many there are.
         another: whether `rate` is that of another run.
+        costs: compute of a run of each recipe.
     """
 
     unit: str
@@ -95,6 +96,7 @@ class Decision:
     forgets: tuple[str, ...] = ()
     recipes: int = 2
     another: bool = False
+    costs: Mapping[str, float] = field(default_factory=dict)
 
     def text(self) -> list[str]:
         """The page: plain sentences."""
@@ -106,8 +108,14 @@ class Decision:
             f"Extend or stop: {quantity(self.budget, self.unit)} more for {extend.run} would {_added(extend)}."
         )
         seed = next((one for one in self.choices if one.step == "seed"), None)
-        if seed is None:
-            lines.append("Another seed: there is nothing to choose between, or the budget does not pay for one.")
+        if seed is None and self.recipes == 1:
+            lines.append("Another seed: there is nothing to choose between.")
+        elif seed is None:
+            run = min(self.costs, key=lambda name: self.costs[name])
+            lines.append(
+                f"Another seed: the budget pays for none; the cheapest, of {run}, takes "
+                f"{quantity(self.costs[run], self.unit)}."
+            )
         else:
             count = f"{seed.seeds} seed{'s' * (seed.seeds > 1)}"
             lines.append(
@@ -153,31 +161,29 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
         worthwhile: gain in pass rate below which another setting is proposed.
 
     Raises:
-        LabError: no positive budget, mixed units, or a recipe without one of the tasks.
+        LabError: no positive budget, a negative gain, mixed units, or a recipe without one of the tasks.
     """
     if not (np.isfinite(budget) and budget > 0):
         raise LabError(f"a budget of {budget:g} cannot be spent: give a positive number with --budget")
+    if not worthwhile >= 0:
+        raise LabError(f"a gain of {worthwhile:g} is none: give the least pass rate that counts with --worthwhile")
     unit = same_unit([item.fit.curve for item in analyses])
     tasks = tuple(dict.fromkeys(item.fit.curve.task for item in analyses))
     runs = list(dict.fromkeys(item.fit.curve.run for item in analyses))
     missing = [run for run in runs if sum(item.fit.curve.run == run for item in analyses) < len(tasks)]
     if missing:
         raise LabError(f"{missing[0]} carries no fit of every task: name one with --task, or leave that run out")
-    ends = {run: min(item.fit.window[1] for item in analyses if item.fit.curve.run == run) for run in runs}
+    reached = {run: [item.fit.window[1] for item in analyses if item.fit.curve.run == run] for run in runs}
+    ends, costs = ({run: float(most(of_tasks)) for run, of_tasks in reached.items()} for most in (min, max))
     at = min(ends.values())
     here_MR = _here(analyses, tasks, runs, at)
     mean_R = here_MR.mean(0)
     leader = int(mean_R.argmax())
     wins_R = np.bincount(here_MR.argmax(1), minlength=len(runs)) / len(here_MR)
-    level = analyses[0].level
-    choices = [_extension(analyses, runs, ends, budget)]
-    count = int(budget // float(np.median(list(ends.values()))))
-    if len(runs) > 1 and count:
-        error = _error_of_seeds(here_MR, analyses, count)
-        value_R = knowledge_gradient(mean_R, np.cov(here_MR, rowvar=False), error)
-        pick = int(value_R.argmax())
-        interval, rate = equal_tailed(here_MR[:, pick], level), float(np.median(here_MR[:, pick]))
-        choices.append(BudgetChoice("seed", runs[pick], float(value_R[pick]), interval, count, rate))
+    level, choices = analyses[0].level, [_extension(analyses, runs, ends, budget)]
+    count_R = np.array([int(budget // costs[run]) for run in runs])
+    if len(runs) > 1 and count_R.any():
+        choices.append(_seeds(analyses, runs, here_MR, count_R))
     choices.sort(key=lambda one: -one.gain)
     return Decision(
         unit=unit,
@@ -194,6 +200,7 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
         forgets=tuple(f"{item.fit.curve.name} {item.fall_text()}" for item in analyses if item.falls),
         recipes=len(runs),
         another=not all(several(item) for item in analyses if item.fit.curve.run == runs[leader]),
+        costs=costs,
     )
 
 
@@ -251,6 +258,21 @@ def _extension(
         added=(float(np.median(there_M - here_M)), equal_tailed(there_M - here_M, level)),
         highest=runs[highest],
         falls=any(item.falls for item in analyses if item.fit.curve.run == runs[pick]),
+    )
+
+
+def _seeds(analyses: Sequence[Analysis], runs: Sequence[str], here_MR: Array, count_R: np.ndarray) -> BudgetChoice:
+    """The recipe whose further seeds, as many as the budget pays for, are worth most; it must pay for one of some."""
+    error_R = np.array([_error_of_seeds(here_MR, analyses, count) if count else np.inf for count in count_R.tolist()])
+    value_R = knowledge_gradient(here_MR.mean(0), np.cov(here_MR, rowvar=False), error_R)
+    pick = int(np.where(count_R > 0, value_R, -1.0).argmax())
+    return BudgetChoice(
+        step="seed",
+        run=runs[pick],
+        gain=float(value_R[pick]),
+        interval=equal_tailed(here_MR[:, pick], analyses[0].level),
+        seeds=int(count_R[pick]),
+        rate=float(np.median(here_MR[:, pick])),
     )
 
 

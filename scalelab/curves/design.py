@@ -376,8 +376,8 @@ def allocate(
     return proposals
 
 
-def knowledge_gradient(mean_K: Array, cov_KK: Array, error: float) -> Array:
-    """Expected rise of the largest mean after one noisy look at each candidate, `[K]`.
+def knowledge_gradient(mean_K: Array, cov_KK: Array, error: float | Array) -> Array:
+    """Expected rise of the largest mean after one noisy look at each candidate, `[K]`, by the error of each or of all.
 
     Looking at k moves all means by cov[:, k] / √(cov[k, k] + error²) times a standard normal, over which the largest
     is integrated by Gauss–Hermite quadrature.

@@ -65,6 +65,36 @@ def test_recipes_that_cannot_be_told_apart_ask_for_a_seed_before_they_ask_for_le
     assert found.regret > 0.001
 
 
+def longer(item, times: float):
+    """The same points, at so many times the compute."""
+    return analyse(replace(item.fit.curve, compute_N=times * item.fit.curve.compute_N), Options(checks=False))
+
+
+def test_a_seed_costs_what_a_run_of_its_own_recipe_takes() -> None:
+    """The budget pays for four runs of one recipe and no run of the others, whatever the median of all is."""
+    low, high = (recipe(name, A, 0.03, 1, 0.03, start=seed) for seed, (name, A) in enumerate((("a", 0.6), ("b", 0.62))))
+    dear = longer(recipe("dear", 0.61, 0.003, 1, 0.03, start=2), 10)
+    found = decide([longer(low, 5), high, dear], budget=4.0)
+    assert found.costs == {"a": 5.0, "b": 1.0, "dear": 10.0}
+    [seed] = [one for one in found.choices if one.step == "seed"]
+    assert (seed.run, seed.seeds) == ("b", 4)
+    [seed] = [one for one in decide([low, high, dear], budget=4.0).choices if one.step == "seed"]
+    assert seed.run != "dear"
+
+
+def test_a_page_says_why_no_seed_is_proposed() -> None:
+    cheap, dear = recipe("cheap", 0.6, 0.1), longer(recipe("dear", 0.6, 0.1, start=1), 3)
+    lines = decide([dear, cheap], budget=0.5).text()
+    assert "Another seed: the budget pays for none; the cheapest, of cheap, takes 1" in lines[2]
+    assert decide([cheap], budget=50.0).text()[2] == "Another seed: there is nothing to choose between."
+
+
+@pytest.mark.parametrize("gain", [-1.0, float("nan")])
+def test_a_gain_that_is_none_is_refused(gain: float) -> None:
+    with pytest.raises(LabError, match="--worthwhile"):
+        decide([recipe("a", 0.7, 0.1)], budget=1.0, worthwhile=gain)
+
+
 def test_tasks_count_alike_and_each_recipe_needs_all() -> None:
     two = [recipe("a", 0.7, 0.1, task="math"), recipe("a", 0.5, 0.1, task="code", start=1)]
     found = decide(two, budget=1.0)
