@@ -63,7 +63,6 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from scalelab.curves import pool_seeds
-    from scalelab.curves.design import allocate, grid_of
     from scalelab.curves.forecast import entry
     from scalelab.curves.law import law_of, leave_one_out
     from scalelab.curves.places import unplaced
@@ -96,15 +95,12 @@ def run(args: argparse.Namespace) -> int:
         unit = members[0].fit.curve.unit
         left = leave_one_out(law, at) if len(law.places) > 2 else []
         forecasts = [law.forecast(place, at) for place in predicted]
-        proposals: list[Proposal] = []
-        if args.budget is not None:
-            candidates = grid_of(law.places, law.axes)
-            candidates += [place for place in predicted if place not in candidates]
-            proposals = allocate(law, candidates, at, args.budget, args.per_run)
+        proposals, none = ([], "") if args.budget is None else _proposed(law, predicted, at, unit, args)
         if args.json:
-            answers[task] = _as_json(law, at, left, forecasts, proposals) | {"clock": members[0].fit.curve.clock}
+            answers[task] = _as_json(law, at, left, forecasts, proposals)
+            answers[task] |= {"clock": members[0].fit.curve.clock, "no_next": none}
         else:
-            _print(task, law, at, unit, left, forecasts, proposals, args.budget is not None)
+            _print(task, law, at, unit, left, forecasts, proposals, none)
     if args.json:
         print_json({"tasks": answers, "pooled": pooled, "refused": refused})
     else:
@@ -112,6 +108,23 @@ def run(args: argparse.Namespace) -> int:
             print(line)
         print_remarks(analyses, refused)
     return int(bool(refused))
+
+
+def _proposed(
+    law: Law, predicted: list[dict[str, float]], at: float, unit: str, args: argparse.Namespace
+) -> tuple[list[Proposal], str]:
+    """The runs that the budget goes to; where there are none, the reason."""
+    from scalelab.curves.design import allocate, cost_of_run, grid_of
+
+    candidates = grid_of(law.places, law.axes)
+    candidates += [place for place in predicted if place not in candidates]
+    found = allocate(law, candidates, at, args.budget, args.per_run)
+    cost = cost_of_run(law) if args.per_run is None else args.per_run
+    if found:
+        return found, ""
+    if cost > args.budget:
+        return [], f"the budget pays for no run: one takes {cost:,.6g} {unit} (--per-run)"
+    return [], "no further run within the budget is likely to change which place is chosen"
 
 
 def _check_axes(axes: list[str], linear: list[str]) -> None:
@@ -156,7 +169,7 @@ def _print(
     left: list[Left],
     forecasts: list[PlaceForecast],
     proposals: list[Proposal],
-    budget: bool,
+    none: str,
 ) -> None:
     from scalelab.curves.design import label
 
@@ -176,13 +189,13 @@ def _print(
     if forecasts:
         print()
         print_table([[label(one.at), *_cells(one)] for one in forecasts], ["place", *header])
-    if budget:
+    if proposals or none:
         print()
         for index, proposal in enumerate(proposals):
             what = f"{label(proposal.at)}, {proposal.spends:,.6g} {unit}"
             print(f"{'then' if index else 'next run'}: {what}, because {proposal.reason}")
-        if not proposals:
-            print("no further run within the budget is likely to change which place is chosen")
+        if none:
+            print(none)
     print()
 
 

@@ -20,12 +20,12 @@ from typing import Literal
 import numpy as np
 
 from scalelab.arrays import Array
-from scalelab.curves.fitting.intervals import Interval, equal_tailed
+from scalelab.curves.fitting.intervals import Interval
 from scalelab.curves.fitting.joint import FitError, fit_curve
 from scalelab.curves.fitting.models import SIGMOID, log_compute, value
 from scalelab.curves.fitting.noise import drift_kernel, log_spread_prior
 from scalelab.curves.fitting.posterior import Draws, posterior
-from scalelab.curves.law import Law, check_compute
+from scalelab.curves.law import Law, PlaceForecast, check_compute
 from scalelab.curves.places import Place, rates, readable
 from scalelab.errors import LabError
 from scalelab.numbers import percent
@@ -305,7 +305,7 @@ class Proposal:
     Attributes:
         at: its place on the axes.
         spends: compute of the run.
-        value: expected pass rate of the place at the compute of the decision.
+        value: pass rate of the place at the compute of the decision, as the law forecasts it.
         interval: of that pass rate, before the run.
         best: probability that it is the best of all candidates.
         gain: by how much the run is expected to raise the pass rate of the place that is chosen in the end.
@@ -346,34 +346,39 @@ def allocate(
     check_compute(compute)
     if len(candidates) < 2:
         raise LabError("a budget is divided among at least two places: name more with --predict")
-    per_run = float(np.median([place.end for place in law.places])) if per_run is None else per_run
+    per_run = cost_of_run(law) if per_run is None else per_run
     if not (np.isfinite(per_run) and per_run > 0 and np.isfinite(budget) and budget > 0):
         raise LabError(f"a budget of {budget:g} in runs of {per_run:g} cannot be spent: give positive numbers")
-    value_MK = np.stack([rates(readable(_theta_of(law, at, index)), compute) for index, at in enumerate(candidates)], 1)
+    value_MK = np.stack([rates(readable(law.theta(at, 1 + index)), compute) for index, at in enumerate(candidates)], 1)
     mean_K, cov_KK = value_MK.mean(0), np.cov(value_MK, rowvar=False)
     error = place_error(law, compute)
     best_K = np.bincount(value_MK.argmax(1), minlength=len(candidates)) / len(value_MK)
+    said = [law.forecast(at, compute) for at in candidates]  # a place has the same numbers wherever it is printed
     proposals: list[Proposal] = []
     for _ in range(int(budget // per_run)):
         gain_K = knowledge_gradient(mean_K, cov_KK, error)
         pick = int(gain_K.argmax())
         if gain_K[pick] < 1e-5:
             break
-        interval = equal_tailed(value_MK[:, pick], law.level)
         proposals.append(
             Proposal(
                 at=dict(candidates[pick]),
                 spends=per_run,
-                value=float(mean_K[pick]),
-                interval=interval,
+                value=said[pick].value,
+                interval=said[pick].interval,
                 best=float(best_K[pick]),
                 gain=float(gain_K[pick]),
-                reason=_reason(mean_K, best_K, pick, interval, compute),
+                reason=_reason(said, float(best_K[pick]), pick, compute),
             )
         )
         column_K = cov_KK[:, pick] / np.sqrt(cov_KK[pick, pick] + error**2)
         cov_KK = cov_KK - np.outer(column_K, column_K)
     return proposals
+
+
+def cost_of_run(law: Law) -> float:
+    """Compute of a further run: the median of what the runs so far have spent."""
+    return float(np.median([place.end for place in law.places]))
 
 
 def knowledge_gradient(mean_K: Array, cov_KK: Array, error: float | Array) -> Array:
@@ -408,20 +413,10 @@ def label(at: Mapping[str, float]) -> str:
     return ", ".join(f"{axis} {number:,.6g}" for axis, number in at.items())
 
 
-def _reason(mean_K: Array, best_K: Array, pick: int, interval: Interval, compute: float) -> str:
+def _reason(said: Sequence[PlaceForecast], best: float, pick: int, compute: float) -> str:
     """Reason to make a run next: its forecast beside that of the most promising candidate."""
-    low, high = interval
-    leader = int(mean_K.argmax())
-    forecast = f"its pass rate at {compute:,g} is forecast as {mean_K[pick]:.3f} [{low:.3f}, {high:.3f}]"
-    if pick == leader:
-        return f"{forecast}, the highest of all, and it is the best with only {percent(best_K[pick])}"
-    best = percent(best_K[pick])
-    return f"{forecast}, which may be above the {mean_K[leader]:.3f} of the leader: it is the best with {best}"
-
-
-def _theta_of(law: Law, at: Mapping[str, float], index: int) -> Array:
-    """θ of a candidate `[M, J]`: its own where it was run, else the law's."""
-    for position, place in enumerate(law.places):
-        if all(place.at[axis] == at.get(axis) for axis in law.axes):
-            return law.theta_MSJ[:, position]
-    return law.theta(at, seed=1 + index)
+    (low, high), leader = said[pick].interval, max(said, key=lambda one: one.value)
+    forecast = f"its pass rate at {compute:,g} is forecast as {said[pick].value:.3f} [{low:.3f}, {high:.3f}]"
+    if said[pick] is leader:
+        return f"{forecast}, the highest of all, and it is the best with only {percent(best)}"
+    return f"{forecast}, which may be above the {leader.value:.3f} of the leader: it is the best with {percent(best)}"

@@ -64,7 +64,7 @@ BELIEFS = Beliefs()
 
 @dataclass(frozen=True)
 class PlaceForecast:
-    """The curve of a place that the law forecasts.
+    """The curve of a place, run or not, that the law forecasts.
 
     Attributes:
         at: value on every axis.
@@ -150,14 +150,17 @@ class Law:
         return found
 
     def theta(self, at: Mapping[str, float], seed: int = 1) -> Array:
-        """θ of a new place, `[M, J]`: the law and a deviation of its own."""
+        """θ of a place, `[M, J]`: that of its run if there is one, else the law's and a deviation of its own."""
+        for place, theta_MJ in zip(self.places, np.moveaxis(self.theta_MSJ, 1, 0)):
+            if all(place.at[axis] == at.get(axis) for axis in self.axes):
+                return theta_MJ
         x_A = np.concatenate([[1.0], _transformed(at, self.axes, self.linear) - self.centre_A])
         noise_MJ = np.random.default_rng(seed).standard_normal(self.deviation_MJ.shape)
         result: Array = np.einsum("a,maj->mj", x_A, self.weight_MAJ) + self.deviation_MJ * noise_MJ
         return result
 
     def forecast(self, at: Mapping[str, float], compute: float) -> PlaceForecast:
-        """Parameters of a place that was not run, and its pass rate at some compute, each with an interval.
+        """Parameters of a place, run or not, and its pass rate at some compute, each with an interval.
 
         Raises:
             LabError: an axis is missing or has no such value, or the compute is not positive.

@@ -154,6 +154,21 @@ def test_a_budget_goes_where_it_may_change_the_choice() -> None:
     assert "forecast as" in found[0].reason
 
 
+@pytest.mark.slow
+def test_a_place_has_the_same_numbers_wherever_they_are_printed() -> None:
+    """What a run is proposed for is what the law forecasts there, of places that were run and of others."""
+    law = fit_law(published(), ["batch", "length", "active"])
+    ran, new = dict(law.places[2].at), {"batch": 4096.0, "length": 32_000.0, "active": 17e9}
+    found = allocate(law, [ran, new], 1e5, 16_000, 16_000) + allocate(law, [dict(law.places[3].at), ran], 1e5, 1e5, 1e4)
+    assert {tuple(one.at.values()) for one in found} >= {tuple(new.values())}
+    for one in found:
+        said = law.forecast(one.at, 1e5)
+        assert (one.value, one.interval) == (said.value, said.interval)
+        assert f"forecast as {said.value:.3f} [{said.interval[0]:.3f}, {said.interval[1]:.3f}]" in one.reason
+    own = np.median(readable(law.theta_MSJ[:, 2])[:, 1])
+    assert law.forecast(ran, 1e5).parameters["A"] == own, "a place that was run has its own curve"
+
+
 @pytest.mark.parametrize(
     ("places", "axes", "says"),
     [
@@ -175,15 +190,33 @@ def test_fits_without_a_posterior_have_no_law() -> None:
         place_of(replace(item, curves=None), {"batch": 1.0})
 
 
-@pytest.mark.slow
-def test_the_command_reads_axes_of_a_table_and_of_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def of_batches(path: Path, *batches: int) -> Path:
+    """A table with a run of each batch, up to a compute of 7.5."""
     rows, rng = ["run,compute,pass_rate,n,batch"], np.random.default_rng(0)
-    for batch in (256, 1024, 4096):
+    for batch in batches:
         for step in range(16):
             clean = float(rate(np.array([step / 2.0]), R0=0.3, A=0.6 + batch / 1e5, B=1.8, C_mid=1.0)[0])
             rows.append(f"b{batch},{step / 2},{rng.binomial(2000, clean) / 2000},2000,{batch}")
-    table, places = tmp_path / "runs.csv", tmp_path / "places.csv"
-    table.write_text("\n".join(rows))
+    path.write_text("\n".join(rows))
+    return path
+
+
+@pytest.mark.slow
+def test_a_budget_that_pays_for_no_run_says_what_one_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["law", str(of_batches(tmp_path / "runs.csv", 256, 4096)), "--axis", "batch", "--budget", "7"]
+    assert main(line) == 0
+    assert "\nthe budget pays for no run: one takes 7.5 compute (--per-run)\n" in capsys.readouterr().out
+    assert main([*line, "--per-run", "20", "--json"]) == 0
+    [answer] = json.loads(capsys.readouterr().out)["tasks"].values()
+    assert answer["next"] == []
+    assert "one takes 20" in answer["no_next"]
+    assert main([*line, "--per-run", "6"]) == 0
+    assert "pays for no run" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_command_reads_axes_of_a_table_and_of_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, places = of_batches(tmp_path / "runs.csv", 256, 1024, 4096), tmp_path / "places.csv"
     places.write_text("run,lr\nb256,1e-4\nb1024,2e-4\nb4096,4e-4\n")
     line = ["law", str(table), "--axis", "batch", "--at", "16", "--predict", "batch=2048", "--budget", "16"]
     assert main(line) == 0
