@@ -6,10 +6,10 @@ verdict on each run is one of: better, worse, equal (within --margin), unstable 
 or cannot tell. All verdicts of a table together are wrong with a probability of --error at most; --calibrate simulates
 runs like these through this command and prints how often each word is wrong. The spread between runs of one recipe is
 estimated from all recipes that have several seeds. Branches of one run are compared prompt by prompt from the fork on,
-and so are runs whose curves carry no fit; with --by-prompt, tables of completions. --wide adds "compute to R", what a
-run needs for a pass rate (--reach) as a multiple of what the baseline needs, and A, B and C_mid; A is an extrapolation,
-in brackets where other shapes than the sigmoid may go beyond it. Run folders that differ in their seed alone are
-pooled.
+and so are runs whose curves carry no fit; with --by-prompt, tables of completions.
+--reach R adds "compute to R", what a run needs for that pass rate as a multiple of what the baseline needs; --wide adds
+it, too, and A, B and C_mid; A is an extrapolation, in brackets where other shapes than the sigmoid may go beyond it.
+Run folders that differ in their seed alone are pooled.
 
 Example:  scalelab compare runs/scalerl runs/no_fp32_head --at 16000 --plot efficiency.png
 """
@@ -28,6 +28,7 @@ from scalelab.commands.curve_options import (
     add_price,
     add_source_arguments,
     analysed,
+    column_of,
     fit_options,
     pricing,
     print_prices,
@@ -152,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )
         return int(bool(refused))
-    print_comparisons(comparisons, pooled, args.wide)
+    print_comparisons(comparisons, pooled, args.wide, reach=args.reach is not None)
     for pair in pairs:
         print_filled(pair.text() + ".")
     if calibration is not None:
@@ -233,11 +234,40 @@ def _price_bands(
     return found
 
 
+BY_PROMPT = ("task", "column", "margin", "error", "level", "json")
+"""Options that `--by-prompt` takes; the others are about curves, which it does not fit."""
+
+
+def _refuse_others(args: argparse.Namespace) -> None:
+    """Refuse options that `--by-prompt` would have to leave unused.
+
+    Raises:
+        LabError: some have another value than their default.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(parser)
+    usual = vars(parser.parse_args(["-"]))
+    others = [name for name in usual if name not in (*BY_PROMPT, "sources", "by_prompt")]
+    given = [f"--{name.replace('_', '-')}" for name in others if getattr(args, name) != usual[name]]
+    if given:
+        taken = ", ".join(f"--{name}" for name in BY_PROMPT)
+        raise LabError(f"{', '.join(given)} cannot go with --by-prompt, which takes {taken}")
+
+
 def _by_prompt(args: argparse.Namespace) -> int:
     """Compare tables of completions prompt by prompt."""
     from scalelab.curves.prompts import compare_prompts
 
-    found = compare_prompts(args.sources, args.by_prompt, args.margin, args.error, args.level)
+    _refuse_others(args)
+    found = compare_prompts(
+        args.sources,
+        args.by_prompt,
+        args.margin,
+        args.error,
+        args.level,
+        tasks=args.task or (),
+        columns=dict(map(column_of, args.column)),
+    )
     if args.json:
         print_json({"by_prompt": [vars(one) for one in found], "metric": args.by_prompt})
     else:
@@ -246,29 +276,36 @@ def _by_prompt(args: argparse.Namespace) -> int:
     return 0
 
 
-def print_comparisons(comparisons: list[Comparison], pooled: list[str], wide: bool = False) -> None:
+def print_comparisons(
+    comparisons: list[Comparison], pooled: list[str], wide: bool = False, reach: bool = False
+) -> None:
     """Print a sentence and a table for each task, and the runs that were pooled.
 
     Args:
         comparisons: one per task.
         pooled: a line for each recipe whose seeds were pooled.
-        wide: all columns in place of the five that fit a narrow terminal.
+        wide: all columns in place of those that fit a narrow terminal.
+        reach: with these, the compute to the pass rate that was asked for.
     """
     for one in comparisons:
         if len(one.entries) > 1:  # a task that a single run has a fit of is compared with nothing
-            _print_comparison(one, wide)
+            _print_comparison(one, wide, reach)
     for line in pooled:
         print(line)
 
 
-def _print_comparison(one: Comparison, wide: bool) -> None:
+def _print_comparison(one: Comparison, wide: bool, reach: bool) -> None:
+    from scalelab.curves.comparison_table import COLUMNS
+
     unit = one.reference.analysis.fit.curve.unit
     print_filled(one.sentence())
     print()
     if wide:
         print_table([row.cells() for row in one.rows()], one.header())
     else:
-        print_table([row.short_cells() for row in one.rows()], one.short_header())
+        more = [index for index, column in enumerate(COLUMNS) if reach and column.key == "compute_factor"]
+        rows = [row.short_cells() + [row.cells()[index] for index in more] for row in one.rows()]
+        print_table(rows, one.short_header() + [one.header()[index] for index in more])
     print()
     of_many = len(one.entries) > 3  # of many runs only the baseline's are of interest; --json has all
     for item in one.crossings.told(one.baseline if of_many else None):

@@ -82,7 +82,7 @@ def reading_from(args: argparse.Namespace) -> Reading:
         "start": args.compute_start,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
-    columns = {**found.columns, **dict(map(_mapping, args.column))}
+    columns = {**found.columns, **dict(map(column_of, args.column))}
     return replace(found, columns=columns, hours_of=device, device_rates=rates, **chosen)
 
 
@@ -112,10 +112,11 @@ def read_curves(args: argparse.Namespace, price: Pricing | None = None) -> list[
     from scalelab.curves import pool
     from scalelab.reading import read_with
     from scalelab.reading.curve import same_unit
+    from scalelab.reading.settings import check_tasks
 
     reading = reading_from(args)
     curves = read_with(args.sources, replace(reading, tasks=(), metrics=reading.tasks), price)
-    check_tasks(curves, reading)
+    check_tasks(reading.tasks, [item.task for item in curves])
     curves = [item for item in curves if not reading.tasks or item.task in reading.tasks]
     same_unit(curves)
     return pool(curves, args.pool) if args.pool else curves
@@ -142,19 +143,6 @@ def print_prices(price: Pricing | None) -> None:
     if price is not None:
         print()
         print_table(price.rows(), price.header())
-
-
-def check_tasks(curves: Sequence[Curve], reading: Reading) -> None:
-    """Refuse a task that no source has.
-
-    Raises:
-        LabError: with the tasks that there are.
-    """
-    present = list(dict.fromkeys(item.task for item in curves))
-    missing = [task for task in reading.tasks if task not in present]
-    if missing:
-        listing = ", ".join(filter(None, present)) or "none"
-        raise LabError(f"no task {missing[0]!r} in the sources; there are: {listing}")
 
 
 def fit_options(args: argparse.Namespace, method: str = "joint") -> Options:
@@ -212,7 +200,8 @@ def print_remarks(analyses: list[Analysis], refused: list[dict[str, str]]) -> No
         print(f"! {line}")
 
 
-def _mapping(item: str) -> tuple[str, str]:
+def column_of(item: str) -> tuple[str, str]:
+    """Our name of a column, and the source's, of one `--column`."""
     ours, equals, theirs = item.partition("=")
     if not equals or not ours or not theirs:
         raise LabError(f"--column {item}: write it as OURS=THEIRS, such as --column pass_rate=eval/accuracy")

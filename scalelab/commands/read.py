@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.commands.arguments import add_json
-from scalelab.commands.curve_options import add_reading_arguments, check_tasks, reading_from
+from scalelab.commands.curve_options import add_reading_arguments, reading_from
 from scalelab.commands.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -36,10 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the logs and print what they hold."""
     from scalelab.reading import open_sources
+    from scalelab.reading.settings import check_tasks
 
     reading = reading_from(args)
     sources = open_sources(args.logs, replace(reading, tasks=(), metrics=reading.tasks))
-    check_tasks([item for source in sources for item in source.curves], reading)
+    check_tasks(reading.tasks, [item.task for source in sources for item in source.curves])
     if args.save:
         settled(reading, sources).save(args.save)
     if args.json:

@@ -151,9 +151,9 @@ class Law:
 
     def theta(self, at: Mapping[str, float], seed: int = 1) -> Array:
         """θ of a place, `[M, J]`: that of its run if there is one, else the law's and a deviation of its own."""
-        for place, theta_MJ in zip(self.places, np.moveaxis(self.theta_MSJ, 1, 0)):
+        for index, place in enumerate(self.places):
             if all(place.at[axis] == at.get(axis) for axis in self.axes):
-                return theta_MJ
+                return self.theta_MSJ[:, index]
         x_A = np.concatenate([[1.0], _transformed(at, self.axes, self.linear) - self.centre_A])
         noise_MJ = np.random.default_rng(seed).standard_normal(self.deviation_MJ.shape)
         result: Array = np.einsum("a,maj->mj", x_A, self.weight_MAJ) + self.deviation_MJ * noise_MJ

@@ -24,6 +24,7 @@ from scalelab.curves.compare import ERROR
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.errors import LabError
 from scalelab.reading.cells import blank, numbers
+from scalelab.reading.settings import check_tasks
 from scalelab.reading.sources import read_table
 from scalelab.reading.table import Table, dozen
 from tasks.errors import TaskError
@@ -98,7 +99,14 @@ class PromptDifference:
 
 
 def compare_prompts(
-    sources: Sequence[str | Path], metric: str = "mean", margin: float = 0.02, error: float = ERROR, level: float = 0.8
+    sources: Sequence[str | Path],
+    metric: str = "mean",
+    margin: float = 0.02,
+    error: float = ERROR,
+    level: float = 0.8,
+    *,
+    tasks: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
 ) -> list[PromptDifference]:
     """Hold every recipe against the first, prompt by prompt, at the last evaluation of each seed.
 
@@ -108,17 +116,24 @@ def compare_prompts(
         margin: difference below which recipes are equal.
         error: probability of a wrong verdict.
         level: probability of intervals.
+        tasks: the tasks to compare; empty for all.
+        columns: our name of a column, as in `NAMES`, → the tables' name for it.
 
     Raises:
-        LabError: a table lacks a column, recipes share no prompts, or the metric is none.
+        LabError: a table lacks a column, no table has a task, recipes share no prompts, or the metric is none.
     """
+    unknown = [ours for ours in columns or {} if ours not in NAMES]
+    if unknown:
+        raise LabError(f"--column {unknown[0]}=…: no such column; the columns are {', '.join(NAMES)}")
     rates: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     tables = [read_table(Path(path)) for path in sources]
     names = [table.run for table in tables]
     for table in tables:
         own = table.run if names.count(table.run) == 1 else str(table.path)
-        for key, seeds in _rates(replace(table, run=own), metric).items():
+        for key, seeds in _rates(replace(table, run=own), metric, columns or {}).items():
             rates.setdefault(key, {}).update({f"{table.path} {seed}": value for seed, value in seeds.items()})
+    check_tasks(tasks, [task for task, _ in rates])
+    rates = {(task, run): seeds for (task, run), seeds in rates.items() if not tasks or task in tasks}
     tasks = list(dict.fromkeys(task for task, _ in rates))
     found, shared = [], error / max(len(rates) - len(tasks), 1)  # Bonferroni over all lines
     for task in tasks:
@@ -131,9 +146,13 @@ def compare_prompts(
     return found
 
 
-def _rates(table: Table, metric: str) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
+def _rates(table: Table, metric: str, chosen: Mapping[str, str]) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
     """(task, run) → seed → prompt → the metric, at the seed's last evaluation."""
+    for ours, theirs in chosen.items():
+        if theirs not in table.cells:
+            raise LabError(f"{table.path}: no column {theirs!r} for {ours}; it has {dozen(table.columns)}")
     columns = {ours: next((name for name in names if name in table.cells), None) for ours, names in NAMES.items()}
+    columns |= chosen
     for needed in ("prompt", "outcome", *(["answer"] if metric == "majority" else [])):
         if columns[needed] is None:
             raise LabError(f"{table.path}: no column {needed}; it has {dozen(table.columns)}")

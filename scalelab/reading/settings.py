@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -91,6 +91,18 @@ _KINDS: Mapping[str, Any] = {
     "start": float,
 }
 """Field → the kind of its value, or of each value in it."""
+
+
+def check_tasks(asked: Sequence[str], present: Iterable[str]) -> None:
+    """Refuse a task that no source has.
+
+    Raises:
+        LabError: with the tasks that there are.
+    """
+    names = list(dict.fromkeys(present))
+    missing = [task for task in asked if task not in names]
+    if missing:
+        raise LabError(f"no task {missing[0]!r} in the sources; there are: {', '.join(filter(None, names)) or 'none'}")
 
 
 def load_reading(path: Path) -> Reading:

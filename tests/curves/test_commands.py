@@ -231,6 +231,18 @@ def test_a_pass_rate_that_a_curve_never_has_takes_no_compute(
     assert "×" not in out
 
 
+def test_a_pass_rate_that_is_asked_for_is_answered_without_more_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [table(tmp_path / f"{name}.csv", seed=seed, tasks=("math",)) for seed, name in enumerate("xy")]
+    assert main(["compare", *sources]) == 0
+    assert "compute to" not in capsys.readouterr().out
+    assert main(["compare", *sources, "--reach", "0.4"]) == 0
+    out = capsys.readouterr().out
+    assert "compute to 0.40" in out
+    assert len(re.findall(r"^y .*×\d", out, re.MULTILINE)) == 1
+
+
 def test_a_spread_is_learnt_only_from_runs_that_tell_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sources = [table(tmp_path / f"{name}.csv", seed=seed, tasks=("math",), n=8) for seed, name in enumerate("xy")]
     assert main(["compare", *sources, "--spread-from", sources[0]]) == 1

@@ -81,6 +81,52 @@ def test_the_command_says_what_the_last_completions_show(tmp_path: Path, capsys:
     assert (found["run"], found["baseline"], found["seeds"], found["verdict"]) == ("longer", "base", [2, 2], "better")
 
 
+def two_tasks(path: Path) -> str:
+    """Two recipes of which b passes more on math and less on code; its second column of outcomes is of other words."""
+    rows = ["run,task,prompt,outcome,strict"]
+    for run, shares in (("a", (2, 3)), ("b", (3, 1))):
+        for task, share in zip(("math", "code"), shares):
+            rows += [f"{run},{task},{n},{int(n % 4 < share)},{'yes' if n % 8 < share else 'no'}" for n in range(80)]
+    path.write_text("\n".join(rows) + "\n")
+    return str(path)
+
+
+def found_by_prompt(capsys: pytest.CaptureFixture[str], *command: str) -> list[dict[str, object]]:
+    assert main(["compare", *command, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["by_prompt"]
+
+
+def test_tasks_and_columns_that_are_named_are_those_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = two_tasks(tmp_path / "two.csv")
+    both = found_by_prompt(capsys, source, "--by-prompt")
+    assert [(one["task"], one["difference"]) for one in both] == [("math", 0.25), ("code", -0.5)]
+    assert [one["task"] for one in found_by_prompt(capsys, source, "--by-prompt", "--task", "code")] == ["code"]
+    [strict] = found_by_prompt(capsys, source, "--by-prompt", "--task", "math", "--column", "outcome=strict")
+    assert strict["difference"] == 0.125
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--task", "nosuch"], "no task 'nosuch' in the sources; there are: math, code"),
+        (["--column", "outcome=nosuch"], "no column 'nosuch' for outcome; it has run, task, prompt"),
+        (["--column", "pass_rate=outcome"], "--column pass_rate=…: no such column; the columns are prompt, outcome"),
+        (["--plot", "x.png"], "--plot cannot go with --by-prompt"),
+        (["--wide", "--at", "5", "--seed-spread", "0"], "--at, --wide, --seed-spread cannot go with --by-prompt"),
+        (["--pool", "both", "--since", "3"], "--pool, --since cannot go with --by-prompt"),
+    ],
+)
+def test_no_option_is_left_unused_without_a_word(
+    argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", two_tasks(tmp_path / "two.csv"), "--by-prompt", "mean", *argv]) == 1
+    out, err = capsys.readouterr()
+    assert message in err
+    assert (out, err.count("\n")) == ("", 1)
+
+
 @pytest.mark.parametrize(("prompts", "verdict"), [(8, "cannot tell"), (400, "equal")])
 def test_prompts_that_all_agree_say_equal_only_where_they_are_many(
     prompts: int, verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
