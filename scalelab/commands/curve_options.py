@@ -112,11 +112,11 @@ def read_curves(args: argparse.Namespace, price: Pricing | None = None) -> list[
     from scalelab.curves import pool
     from scalelab.reading import read_with
     from scalelab.reading.curve import same_unit
-    from scalelab.reading.settings import check_tasks
+    from scalelab.reading.settings import refuse_unknown_tasks
 
     reading = reading_from(args)
     curves = read_with(args.sources, replace(reading, tasks=(), metrics=reading.tasks), price)
-    check_tasks(reading.tasks, [item.task for item in curves])
+    refuse_unknown_tasks(reading.tasks, [item.task for item in curves])
     curves = [item for item in curves if not reading.tasks or item.task in reading.tasks]
     same_unit(curves)
     return pool(curves, args.pool) if args.pool else curves

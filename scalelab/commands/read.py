@@ -36,11 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the logs and print what they hold."""
     from scalelab.reading import open_sources
-    from scalelab.reading.settings import check_tasks
+    from scalelab.reading.settings import refuse_unknown_tasks
 
     reading = reading_from(args)
     sources = open_sources(args.logs, replace(reading, tasks=(), metrics=reading.tasks))
-    check_tasks(reading.tasks, [item.task for source in sources for item in source.curves])
+    refuse_unknown_tasks(reading.tasks, [item.task for source in sources for item in source.curves])
     if args.save:
         settled(reading, sources).save(args.save)
     if args.json:

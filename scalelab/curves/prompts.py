@@ -24,7 +24,7 @@ from scalelab.curves.compare import ERROR
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.errors import LabError
 from scalelab.reading.cells import blank, numbers
-from scalelab.reading.settings import check_tasks
+from scalelab.reading.settings import refuse_unknown_tasks
 from scalelab.reading.sources import read_table
 from scalelab.reading.table import Table, dozen
 from tasks.errors import TaskError
@@ -132,7 +132,7 @@ def compare_prompts(
         own = table.run if names.count(table.run) == 1 else str(table.path)
         for key, seeds in _rates(replace(table, run=own), metric, columns or {}).items():
             rates.setdefault(key, {}).update({f"{table.path} {seed}": value for seed, value in seeds.items()})
-    check_tasks(tasks, [task for task, _ in rates])
+    refuse_unknown_tasks(tasks, [task for task, _ in rates])
     rates = {(task, run): seeds for (task, run), seeds in rates.items() if not tasks or task in tasks}
     tasks = list(dict.fromkeys(task for task, _ in rates))
     found, shared = [], error / max(len(rates) - len(tasks), 1)  # Bonferroni over all lines

@@ -93,7 +93,7 @@ _KINDS: Mapping[str, Any] = {
 """Field → the kind of its value, or of each value in it."""
 
 
-def check_tasks(asked: Sequence[str], present: Iterable[str]) -> None:
+def refuse_unknown_tasks(asked: Sequence[str], present: Iterable[str]) -> None:
     """Refuse a task that no source has.
 
     Raises:

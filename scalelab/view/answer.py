@@ -100,7 +100,7 @@ def _lead(one: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _rivals(one: Mapping[str, Any]) -> str:
-    """How many recipes are ranked, and how many are not, with the reason."""
+    """Number of recipes that are ranked, and of those that are not, with the reason."""
     ranked = len(one["entries"])
     unfitted = one["of"] - one["left_out"] - ranked
     others = ((unfitted, "without a fit"), (one["left_out"], "not compared"))

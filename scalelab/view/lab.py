@@ -218,7 +218,7 @@ class Lab:
         return list(dict.fromkeys([*named, *(item.run for item in self.curves)]))
 
     def count(self) -> int:
-        """How many runs the recipes have: a folder is one, and so is each seed of a recipe of a table."""
+        """Number of runs that the recipes have: a folder is one, and so is each seed of a recipe of a table."""
         folders = Counter(run.member.group for run in self.runs.values() if run.member.folder)
         seeds = Counter(name for name, _ in {(item.run, seed) for item in self.curves for seed in item.seeds})
         return sum(max(folders[name], seeds[name]) for name in self.groups())

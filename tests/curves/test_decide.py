@@ -66,7 +66,7 @@ def test_recipes_that_cannot_be_told_apart_ask_for_a_seed_before_they_ask_for_le
 
 
 def longer(item, times: float):
-    """The same points, at so many times the compute."""
+    """The fit of the same points at so many times the compute."""
     return analyse(replace(item.fit.curve, compute_N=times * item.fit.curve.compute_N), Options(checks=False))
 
 

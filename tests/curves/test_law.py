@@ -156,7 +156,7 @@ def test_a_budget_goes_where_it_may_change_the_choice() -> None:
 
 @pytest.mark.slow
 def test_a_place_has_the_same_numbers_wherever_they_are_printed() -> None:
-    """What a run is proposed for is what the law forecasts there, of places that were run and of others."""
+    """Proposals show what the law forecasts, of places that were run and of others."""
     law = fit_law(published(), ["batch", "length", "active"])
     ran, new = dict(law.places[2].at), {"batch": 4096.0, "length": 32_000.0, "active": 17e9}
     found = allocate(law, [ran, new], 1e5, 16_000, 16_000) + allocate(law, [dict(law.places[3].at), ran], 1e5, 1e5, 1e4)
