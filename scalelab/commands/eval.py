@@ -16,7 +16,7 @@ give --trust if they are yours.
 Examples:
   scalelab eval runs/quickstart/checkpoints/step_000150
   scalelab eval runs/quickstart/checkpoints/step_000150 --task math --k 4
-  scalelab eval runs/quickstart --set 'Evaluation.sets=(@Benchmark(),)' --set Benchmark.data=gsm8k_test --steps 100 150
+  scalelab eval runs/scalerl_8b --set 'Evaluation.sets=(@Benchmark(),)' --set Benchmark.data=gsm8k_test --steps 100 150
   scalelab eval models/SmolLM2-135M-Instruct --task gsm8k --prompts 100
   scalelab eval models/SmolLM2-135M-Instruct --task my_task.Reverse --set my_task.Reverse.letters=7
 """

@@ -22,7 +22,7 @@ from scalelab.parquet import take_rows
 from scalelab.reading.branches import trunk_points
 from scalelab.reading.curve import Curve
 
-COLUMNS = ("task", "prompt_id", "reward")
+COLUMNS = ("task", "prompt_id", "reward", "outcome")
 """Columns of a file of completions that are read."""
 
 SHARE = 0.75
@@ -149,7 +149,7 @@ def _by_prompt(folder: Path, task: str, steps: Sequence[int]) -> dict[str, float
 
 
 def _rewards(folder: Path, task: str, step: int) -> list[tuple[str, float]]:
-    """Prompt and reward of each completion of an evaluation.
+    """Prompt and reward of each completion of an evaluation, without prompts of which a verifier failed to grade one.
 
     Raises:
         LabError: they are not there, or cannot be read.
@@ -158,8 +158,10 @@ def _rewards(folder: Path, task: str, step: int) -> list[tuple[str, float]]:
     for name in sorted(path.name for pattern in (own, f"{own}_*") for path in kept.glob(f"{pattern}.parquet")):
         path = inside(folder, f"rollouts/{name}")
         columns = take_rows(path, None, COLUMNS) if path is not None else {}
-        rows = zip(*(columns.get(column, ()) for column in COLUMNS))
-        found = [(str(prompt), reward) for of, prompt, reward in rows if of == task and reward is not None]
+        rows = [row for row in zip(*(columns.get(column, ()) for column in COLUMNS)) if row[0] == task]
+        ungraded = {prompt for _, prompt, _, outcome in rows if outcome == "error"}
+        graded = [row for row in rows if row[1] not in ungraded]
+        found = [(str(prompt), reward) for _, prompt, reward, _ in graded if reward is not None]
         if not all(isinstance(reward, int | float) for _, reward in found):
             raise LabError(f"rollouts/{name} of {folder} has rewards that are no numbers")
         if found:

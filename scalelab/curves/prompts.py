@@ -10,6 +10,7 @@ Axes: `_P` prompts, `_S` seeds, `_M` draws.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,10 +46,10 @@ PASSED = ("passed", "pass", "true", "t", "yes", "y", "correct", "right", "succes
 NOT_PASSED = (
     *("failed", "fail", "false", "f", "no", "n", "incorrect", "wrong", "wrong answer", "failure", "unsolved"),
     *("rejected", "timeout", "time limit exceeded", "memory", "memory limit exceeded"),
-    *("error", "runtime error", "compile error", "compilation error"),
+    *("runtime error", "compile error", "compilation error"),
 )
-WORDS = dict.fromkeys(PASSED, 1.0) | dict.fromkeys(NOT_PASSED, 0.0)
-"""Outcomes in words, those of the lab's verifiers among them; other words are refused."""
+WORDS = dict.fromkeys(PASSED, 1.0) | dict.fromkeys(NOT_PASSED, 0.0) | {"error": float("nan")}
+"""Outcomes in words, those of the lab's verifiers among them; an `error` is the verifier's. Other words are refused."""
 
 DRAWS = 4000
 
@@ -64,7 +65,8 @@ class PromptDifference:
         difference: mean over the prompts that both have.
         interval: for new prompts and new seeds.
         verdict: `better`, `worse`, `equal` or `cannot tell`.
-        prompts: how many both have.
+        prompts: how many both have, and all completions of which were graded.
+        ungraded: how many more both have, a completion of which has the outcome `error`.
         seeds: of the recipe and of the baseline.
         parts: standard error that prompts and seeds leave; that of seeds is None where none has two.
         plan: seeds of each recipe, on these prompts, that find the margin with 80 %; None where seeds are not enough
@@ -78,6 +80,7 @@ class PromptDifference:
     interval: Interval
     verdict: str
     prompts: int
+    ungraded: int
     seeds: tuple[int, int]
     parts: tuple[float, float | None]
     margin: float
@@ -92,6 +95,7 @@ class PromptDifference:
             by += f"; {self.plan} seeds of each find {self.margin:g} with 80%"
         elif not of_seeds:
             by += f"; more seeds do not find {self.margin:g} on so few prompts"
+        by += f"; {self.ungraded} with an error of the verifier left out" if self.ungraded else ""
         return (
             f"{self.task or 'all'}: {self.run} less {self.baseline} {self.difference:+.4f} [{low:+.4f}, {high:+.4f}], "
             f"{self.verdict}, for new prompts like these {self.prompts} ({by})"
@@ -147,7 +151,7 @@ def compare_prompts(
 
 
 def _rates(table: Table, metric: str, chosen: Mapping[str, str]) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
-    """(task, run) → seed → prompt → the metric, at the seed's last evaluation."""
+    """(task, run) → seed → prompt → the metric, at the seed's last evaluation; NaN where a verifier failed."""
     for ours, theirs in chosen.items():
         if theirs not in table.cells:
             raise LabError(f"{table.path}: no column {theirs!r} for {ours}; it has {dozen(table.columns)}")
@@ -174,6 +178,9 @@ def _rates(table: Table, metric: str, chosen: Mapping[str, str]) -> dict[tuple[s
                 prompts[str(cells["prompt"][row])].append(row)
         values = found.setdefault((task, run), {}).setdefault(seed, {})
         for name, own in prompts.items():
+            if any(math.isnan(outcomes[row]) for row in own):
+                values[name] = math.nan
+                continue
             try:
                 values[name] = of_metric(metric, [outcomes[row] for row in own], [answers[row] for row in own])
             except TaskError as error:
@@ -182,7 +189,7 @@ def _rates(table: Table, metric: str, chosen: Mapping[str, str]) -> dict[tuple[s
 
 
 def _outcomes(table: Table, cells: Sequence[Any]) -> Array:
-    """Outcomes from 0 to 1 `[N]`; words count as `WORDS` has them.
+    """Outcomes from 0 to 1, or NaN for an error, `[N]`; words count as `WORDS` has them.
 
     Raises:
         LabError: a word or a number that is no outcome.
@@ -237,7 +244,7 @@ def difference_by_prompt(
 
     Args:
         names: of the task, the recipe and the baseline.
-        pair: of each of the two, seed → prompt → its number.
+        pair: of each of the two, seed → prompt → its number, NaN where it is not known.
         margin: difference below which they are equal.
         error: probability of a wrong verdict.
         level: probability of intervals.
@@ -246,6 +253,8 @@ def difference_by_prompt(
         LabError: they share fewer than two prompts.
     """
     common = set.intersection(*(set(prompts) for one in pair for prompts in one.values()))
+    ungraded = {prompt for prompt in common for one in pair for own in one.values() if math.isnan(own[prompt])}
+    common -= ungraded
     if len(common) < 2:
         raise LabError(f"{names[1]} and {names[2]} have {len(common)} prompts in common: name prompts alike in both")
     order = sorted(common)
@@ -261,6 +270,7 @@ def difference_by_prompt(
         interval=equal_tailed(gap_M, level),
         verdict=claim if wrong <= error else "cannot tell",
         prompts=len(order),
+        ungraded=len(ungraded),
         seeds=(len(first_SP), len(second_SP)),
         parts=(float(np.sqrt(of_prompts)), None if of_seeds is None else float(np.sqrt(of_seeds))),
         margin=margin,

@@ -7,9 +7,12 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from scalelab.cli import main
+from scalelab.curves.paired import _rewards
 from scalelab.curves.prompts import _student, of_metric, seeds_to_find, variances
 
 
@@ -79,6 +82,26 @@ def test_the_command_says_what_the_last_completions_show(tmp_path: Path, capsys:
     assert main(["compare", *sources, "--by-prompt", "pass@4", "--json"]) == 0
     [found] = json.loads(capsys.readouterr().out)["by_prompt"]
     assert (found["run"], found["baseline"], found["seeds"], found["verdict"]) == ("longer", "base", [2, 2], "better")
+
+
+def test_an_error_is_the_verifiers_and_counts_for_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ["run,prompt,outcome"]
+    for run in "ab":
+        rows += [f"{run},{n},{'error' if (run, n) == ('a', 0) else 'passed' if n % 2 else 'failed'}" for n in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    assert main(["compare", str(tmp_path / "t.csv"), "--by-prompt"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "b less a +0.0000" in out
+    assert "for new prompts like these 19 (" in out
+    assert "1 with an error of the verifier left out" in out
+
+
+def test_a_prompt_that_a_runs_verifier_failed_to_grade_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "rollouts").mkdir()
+    outcomes = ["passed", "error", "failed", "passed"]
+    columns = {"prompt_id": ["q0", "q0", "q1", "q1"], "reward": [1.0, 0.0, 0.0, 1.0], "outcome": outcomes}
+    parquet.write_table(pyarrow.table({"task": ["math"] * 4, **columns}), tmp_path / "rollouts" / "step_000010.parquet")
+    assert _rewards(tmp_path, "math", 10) == [("q1", 0.0), ("q1", 1.0)]
 
 
 def two_tasks(path: Path) -> str:
