@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
     }
     comparisons = compare(analyses, **asked)
     held = {one.task: [entry.run for entry in one.entries] for one in comparisons if len(one.entries) > 1}
-    pairs = compare_paired(curves, held, args.margin, args.error, args.level)
+    pairs = compare_paired(curves, held, args.margin, args.error, args.level, args.baseline)
     bands = _price_bands(curves, options, comparisons, asked) if price else {}
     calibration = None
     if args.calibrate is not None:

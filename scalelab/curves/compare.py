@@ -198,7 +198,7 @@ def _compare_task(
         error=asked.error,
         baseline=chosen,
     )
-    return replace(comparison, remarks=_remarks(comparison, spread))
+    return replace(comparison, remarks=_remarks(comparison, spread, baseline or chosen))
 
 
 def _numbers(family: JointDraws, run: str, asked: ComparisonSettings) -> ComparedNumbers:
@@ -285,9 +285,26 @@ def _holds(analyses: Sequence[Analysis], run: str, other: str, asked: Comparison
     return held
 
 
-def _remarks(one: Comparison, spread: float | None) -> tuple[str, ...]:
-    """Remarks for the reader: the source of the spread, whether asymptotes can be told, and falls."""
+def _unmeasured(item: Analysis, at: float) -> str:
+    """Reason why a run that goes as far as the comparison has no measured rate there."""
+    points = item.fit.curve
+    ends = [float(points.compute_N[points.seed_N == seed].max()) for seed in range(len(points.seeds))]
+    since = quantity(MEASURED_FROM * at, points.unit)
+    what = f"a seed ends before {since}" if min(ends) < MEASURED_FROM * at else f"no evaluation from {since} on"
+    return f"{points.run}: {what}, so no rate is measured at {quantity(at, points.unit)}; --at takes another compute"
+
+
+def _remarks(one: Comparison, spread: float | None, wanted: str) -> tuple[str, ...]:
+    """Remarks for the reader: the baseline, the source of the spread, what is not measured, asymptotes, falls.
+
+    Args:
+        one: the comparison.
+        spread: standard deviation between runs that was given.
+        wanted: run that was to be the baseline.
+    """
     remarks = []
+    if wanted != one.baseline:
+        remarks.append(f"{wanted} has no fit here, so {one.baseline} is the baseline")
     single = [entry.run for entry in one.entries if not several(entry.analysis)]
     middle, (low, high) = one.spread
     between = f"{middle:.3f} [{low:.3f}, {high:.3f}]"
@@ -301,12 +318,8 @@ def _remarks(one: Comparison, spread: float | None) -> tuple[str, ...]:
             f"believed to be {between}, and probabilities allow for that. Add seeds, or give --seed-spread or "
             "--spread-from"
         )
-    remarks += [
-        f"{entry.run}: a seed ends before {quantity(MEASURED_FROM * one.at, entry.analysis.fit.curve.unit)}, so no "
-        "rate is measured there: --at compares earlier"
-        for entry in one.entries
-        if not np.isfinite(entry.measured) and entry.analysis.fit.window[1] >= one.at
-    ]
+    unmeasured = [entry.analysis for entry in one.entries if not np.isfinite(entry.measured)]
+    remarks += [_unmeasured(item, one.at) for item in unmeasured if item.fit.window[1] >= one.at]
     remarks.append(asymptotes_note(one.entries))
     remarks += [f"{entry.run} {entry.analysis.fall_text()}" for entry in one.entries if entry.analysis.falls]
     remarks += [f"{entry.run}: {entry.stability.text()}" for entry in one.entries if entry.stability.unstable]

@@ -149,24 +149,37 @@ class Law:
             }
         return found
 
-    def theta(self, at: Mapping[str, float], seed: int = 1) -> Array:
-        """θ of a place, `[M, J]`: that of its run if there is one, else the law's and a deviation of its own."""
-        for index, place in enumerate(self.places):
-            if all(place.at[axis] == at.get(axis) for axis in self.axes):
-                return self.theta_MSJ[:, index]
+    def theta(self, at: Mapping[str, float], seed: int = 1, own: bool = True) -> Array:
+        """θ of a place, `[M, J]`: that of its run if exactly one has it, else the law's and a deviation of its own.
+
+        Args:
+            at: the place.
+            seed: of the deviation.
+            own: False to take the law's even where a run has the place.
+        """
+        runs = [
+            index for index, one in enumerate(self.places) if all(one.at[axis] == at.get(axis) for axis in self.axes)
+        ]
+        if own and len(runs) == 1:
+            return self.theta_MSJ[:, runs[0]]
         x_A = np.concatenate([[1.0], _transformed(at, self.axes, self.linear) - self.centre_A])
         noise_MJ = np.random.default_rng(seed).standard_normal(self.deviation_MJ.shape)
         result: Array = np.einsum("a,maj->mj", x_A, self.weight_MAJ) + self.deviation_MJ * noise_MJ
         return result
 
-    def forecast(self, at: Mapping[str, float], compute: float) -> PlaceForecast:
+    def forecast(self, at: Mapping[str, float], compute: float, own: bool = True) -> PlaceForecast:
         """Parameters of a place, run or not, and its pass rate at some compute, each with an interval.
+
+        Args:
+            at: the place.
+            compute: where the pass rate is taken.
+            own: False to forecast by the law even where a run has the place.
 
         Raises:
             LabError: an axis is missing or has no such value, or the compute is not positive.
         """
         check_compute(compute)
-        drawn_MJ = readable(self.theta(at))
+        drawn_MJ = readable(self.theta(at, own=own))
         value_M = rates(drawn_MJ, compute)
         names = SIGMOID.parameters
         return PlaceForecast(
@@ -233,7 +246,7 @@ def leave_one_out(law: Law, compute: float) -> list[Left]:
         unvaried = tuple(axis for axis in law.axes if len({place.at[axis] for place in others}) < 2)
         states = np.delete(law.theta_MSJ, index, 1), np.delete(law.log_prior_MS, index, 1)
         less = _sample(others, law.axes, law.linear, law.level, index, states)
-        forecast = less.forecast(left.at, compute)
+        forecast = less.forecast(left.at, compute, own=False)
         drawn_DJ = readable(left.theta_DJ)
         own = dict(zip(SIGMOID.parameters, np.median(drawn_DJ, axis=0).tolist()))
         own_value = float(np.median(rates(drawn_DJ, compute)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,8 @@ from scalelab.parquet import take_rows
 from scalelab.reading.branches import trunk_points
 from scalelab.reading.curve import Curve
 
-COLUMNS = ("task", "prompt_id", "reward", "outcome")
-"""Columns of a file of completions that are read."""
+COLUMNS = ("task", "prompt_id", "reward")
+"""Columns that a file of completions must have."""
 
 SHARE = 0.75
 """Part of the compute of a comparison from which evaluations count as its last ones."""
@@ -62,11 +63,12 @@ def compare_paired(
     margin: float,
     error: float = ERROR,
     level: float = 0.8,
+    baseline: str | None = None,
 ) -> list[PairedDifference]:
     """Hold runs against each other prompt by prompt where their curves alone would say less than is known.
 
     A branch is held against the first run that it has a trunk in common with. Other run folders are held against the
-    first of their task, unless the curves of both are compared.
+    baseline, unless the curves of both are compared.
 
     Args:
         curves: each task of a recipe once; metrics other than the mean reward are left out.
@@ -74,10 +76,11 @@ def compare_paired(
         margin: difference below which two runs are equal.
         error: probability of a wrong verdict.
         level: probability of intervals.
+        baseline: run that the others are held against; None, and where a task lacks it, takes the first.
     """
     pairs: list[tuple[Curve, Curve, float | None]] = []
     for task in dict.fromkeys(item.task for item in curves if not _is_metric(item)):
-        family = [item for item in curves if item.task == task]
+        family = sorted((item for item in curves if item.task == task), key=lambda item: item.run != baseline)
         for index, item in enumerate(family):
             trunk = next((other for other in family[:index] if trunk_points(item, [other]).any()), None)
             if trunk is not None:
@@ -149,7 +152,7 @@ def _by_prompt(folder: Path, task: str, steps: Sequence[int]) -> dict[str, float
 
 
 def _rewards(folder: Path, task: str, step: int) -> list[tuple[str, float]]:
-    """Prompt and reward of each completion of an evaluation, without prompts of which a verifier failed to grade one.
+    """Prompt and reward of each completion of an evaluation, NaN where the verifier failed.
 
     Raises:
         LabError: they are not there, or cannot be read.
@@ -157,11 +160,10 @@ def _rewards(folder: Path, task: str, step: int) -> list[tuple[str, float]]:
     own, kept = f"step_{step:06d}", folder / "rollouts"
     for name in sorted(path.name for pattern in (own, f"{own}_*") for path in kept.glob(f"{pattern}.parquet")):
         path = inside(folder, f"rollouts/{name}")
-        columns = take_rows(path, None, COLUMNS) if path is not None else {}
-        rows = [row for row in zip(*(columns.get(column, ()) for column in COLUMNS)) if row[0] == task]
-        ungraded = {prompt for _, prompt, _, outcome in rows if outcome == "error"}
-        graded = [row for row in rows if row[1] not in ungraded]
-        found = [(str(prompt), reward) for _, prompt, reward, _ in graded if reward is not None]
+        columns = take_rows(path, None, [*COLUMNS, "outcome"]) if path is not None else {}
+        rows = zip(*(columns.get(column, ()) for column in COLUMNS), columns.get("outcome", repeat(None)))
+        graded = [(of, prompt, float("nan") if outcome == "error" else reward) for of, prompt, reward, outcome in rows]
+        found = [(str(prompt), reward) for of, prompt, reward in graded if of == task and reward is not None]
         if not all(isinstance(reward, int | float) for _, reward in found):
             raise LabError(f"rollouts/{name} of {folder} has rewards that are no numbers")
         if found:

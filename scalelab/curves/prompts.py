@@ -160,6 +160,7 @@ def _rates(table: Table, metric: str, chosen: Mapping[str, str]) -> dict[tuple[s
     for needed in ("prompt", "outcome", *(["answer"] if metric == "majority" else [])):
         if columns[needed] is None:
             raise LabError(f"{table.path}: no column {needed}; it has {dozen(table.columns)}")
+    table.refuse_repeated([name for name in columns.values() if name is not None])
     cells: dict[str, Sequence[Any]] = {ours: table.cells[name] for ours, name in columns.items() if name is not None}
     count = len(table.rows)
     outcomes = _outcomes(table, cells["outcome"]).tolist()
@@ -256,7 +257,8 @@ def difference_by_prompt(
     ungraded = {prompt for prompt in common for one in pair for own in one.values() if math.isnan(own[prompt])}
     common -= ungraded
     if len(common) < 2:
-        raise LabError(f"{names[1]} and {names[2]} have {len(common)} prompts in common: name prompts alike in both")
+        left = f" beside {len(ungraded)} with an error of the verifier" if ungraded else ": name prompts alike in both"
+        raise LabError(f"{names[1]} and {names[2]} have {len(common)} prompts in common{left}")
     order = sorted(common)
     first_SP, second_SP = (np.array([[own[prompt] for prompt in order] for own in one.values()]) for one in pair)
     difference = float(first_SP.mean() - second_SP.mean())

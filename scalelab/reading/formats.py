@@ -110,19 +110,16 @@ def _csv(path: Path, run: str, text: str) -> Table:
         check_table(path, len(numbers), len(header))
         for column, fields in zip(columns, zip(*evaluations)):
             column += map(str.strip, fields)
-    _refuse_repeated(path, header, columns)
     cells = dict(zip(header, columns))
-    facts = {"comma": _comma(cells, delimiter, text)}
+    facts = {"comma": _comma(cells, delimiter, text), "repeated": _repeated(header, columns)}
     notes = (f"comments and repeated headers left out: {left}",) if left else ()
     return Table(path, "table (CSV)", cells, numbers, run, facts=facts, notes=notes)
 
 
-def _refuse_repeated(path: Path, header: list[str], columns: list[list[str]]) -> None:
-    """Refuse two columns of one name with different cells: nothing says which is meant, or that they are two runs."""
-    cells: dict[str, list[str]] = {}
-    for name, column in zip(header, columns):
-        if name and cells.setdefault(name, column) != column:
-            raise LabError(f"{path}: two columns are called {name!r:.80}: give each a name of its own")
+def _repeated(header: list[str], columns: list[list[str]]) -> list[str]:
+    """Names that two columns with different cells have."""
+    first: dict[str, list[str]] = {}
+    return [name for name, column in zip(header, columns) if first.setdefault(name, column) != column]
 
 
 def _header(path: Path, rows: list[list[str]], above: str, delimiter: str, skipped: int) -> tuple[list[str], bool]:

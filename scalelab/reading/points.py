@@ -54,6 +54,7 @@ class CurveReader:
     def __init__(self, table: Table, recognised: Recognised, reading: Reading) -> None:
         self._table, self._recognised, self._reading = table, recognised, reading
         self._columns: dict[str, Numbers] = {}
+        table.refuse_repeated([name for part in recognised.parts for name in (*part.names.values(), *part.only)])
         self._compute_R, self._notes = self._compute()
 
     def curves(self) -> list[Curve]:
@@ -287,13 +288,13 @@ class CurveReader:
             column = self._column(names["stderr"])
             given_N = column.value_N[rows_R].copy()
             given_N[(given_N == 0) & np.isfinite(samples_N)] = np.nan
-            if self._column(names["pass_rate"]).percent and not column.percent:
+            known_N = np.isfinite(given_N)
+            if known_N.any() and self._column(names["pass_rate"]).percent and not column.percent:
                 raise LabError(
                     f"{self._table.path}: {names['pass_rate']} has percent signs and {names['stderr']} has none: write "
                     "both alike"
                 )
             low, high = (0.0, 1.0) if column.percent else self._reading.rate_range
-            known_N = np.isfinite(given_N)
             self._checked("stderr", names["stderr"], rows_R[known_N], given_N[known_N] / (high - low))
             given_N = given_N / (high - low)
         with np.errstate(invalid="ignore"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scalelab.errors import LabError
 from scalelab.guarded import check_table
 
 DEEPEST = 4
@@ -24,7 +25,8 @@ class Table:
         rows: number of each row in its file.
         run: name of the run where no column says it.
         counted: what `rows` count: `row` (a CSV's header is row 1), `line` or `step`.
-        facts: what is known of the whole file: `fit_window`, `compute_unit`, `seed`, `clock`, `recipe`, `places`.
+        facts: what is known of the whole file: `fit_window`, `compute_unit`, `seed`, `clock`, `recipe`, `places`,
+            `repeated` (names that two columns have).
         notes: what was left out or converted while the file was read.
         folder: the log is the lab's own run folder.
     """
@@ -47,6 +49,16 @@ class Table:
     def place(self, row: int, column: str) -> str:
         """File, row and column of a cell, for a message."""
         return f"{self.path}, {self.counted} {self.rows[row]}, column {column}"
+
+    def refuse_repeated(self, names: Sequence[str]) -> None:
+        """Refuse to read a column whose name another one with different cells has.
+
+        Raises:
+            LabError: one of the names is such a one.
+        """
+        repeated = [name for name in names if name in self.facts.get("repeated", ())]
+        if repeated:
+            raise LabError(f"{self.path}: two columns are called {repeated[0]!r:.80}: give each a name of its own")
 
 
 def from_records(

@@ -124,6 +124,13 @@ def test_any_run_can_be_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixtu
     sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("base", 0.7), ("other", 0.55))]
     rows = run_json(capsys, "compare", *sources, "--baseline", "other")["rows"]["math"]
     assert {row["run"]: row["verdict"] for row in rows} == {"base": "better", "other": ""}
+    flat = tmp_path / "flat.csv"
+    flat.write_text("gpu_hours,pass_rate,n\n" + "".join(f"{100 * at},{0.3 + at % 2 / 100},2000\n" for at in range(11)))
+    for source in sources:  # all of one task, without a name
+        text = Path(source).read_text().replace("pass_rate,task,n", "pass_rate,n").replace(",math,", ",")
+        Path(source).write_text(text)
+    assert main(["compare", *sources, str(flat), "--baseline", "flat"]) == 1
+    assert "flat has no fit here, so base is the baseline" in capsys.readouterr().out
     assert main(["compare", *sources, "--baseline", "othre"]) == 1
     assert "--baseline: no run 'othre' in the sources, which have base, other" in capsys.readouterr().err
 
@@ -134,8 +141,13 @@ def test_what_keeps_a_rate_from_being_measured_is_said(tmp_path: Path, capsys: p
     (tmp_path / "new.csv").write_text("\n".join([f"{whole[0]},seed", *rows]) + "\n")
     assert main(["compare", str(tmp_path / "base.csv"), str(tmp_path / "new.csv")]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "new: a seed ends before 750 GPU-hours, so no rate is measured there: --at compares earlier" in out
+    assert "new: a seed ends before 750 GPU-hours, so no rate is measured at 1,000 GPU-hours; --at takes another" in out
     assert "base: a seed ends" not in out
+    gap = [line for line in whole if line.startswith("gpu") or not 500 < float(line.split(",")[0]) < 800]
+    (tmp_path / "gap.csv").write_text("\n".join(gap) + "\n")
+    assert main(["compare", str(tmp_path / "base.csv"), str(tmp_path / "gap.csv"), "--at", "700"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "gap: no evaluation from 525 GPU-hours on, so no rate is measured at 700 GPU-hours" in out
 
 
 def test_compare_json_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -167,6 +167,16 @@ def test_a_place_has_the_same_numbers_wherever_they_are_printed() -> None:
         assert f"forecast as {said.value:.3f} [{said.interval[0]:.3f}, {said.interval[1]:.3f}]" in one.reason
     own = np.median(readable(law.theta_MSJ[:, 2])[:, 1])
     assert law.forecast(ran, 1e5).parameters["A"] == own, "a place that was run has its own curve"
+    assert law.forecast(ran, 1e5, own=False).parameters["A"] != own
+
+
+def test_no_run_stands_for_another_at_its_place() -> None:
+    first, *others = published()
+    law = fit_law([first, *others, replace(first, name="again")], ["batch", "length", "active"])
+    by_law, at_place = law.forecast(first.at, 1e5, own=False), law.forecast(first.at, 1e5)
+    assert (at_place.value, at_place.interval) == (by_law.value, by_law.interval)
+    left = leave_one_out(law, 1e5)[0].forecast
+    assert left.interval[1] - left.interval[0] > 0.01, "that of the law, not of the other run"
 
 
 @pytest.mark.parametrize(

@@ -94,14 +94,20 @@ def test_an_error_is_the_verifiers_and_counts_for_nobody(tmp_path: Path, capsys:
     assert "b less a +0.0000" in out
     assert "for new prompts like these 19 (" in out
     assert "1 with an error of the verifier left out" in out
+    rows = [f"{row.rpartition(',')[0]},error" if row[0] == "a" and row[:4] != "a,1," else row for row in rows]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    assert main(["compare", str(tmp_path / "t.csv"), "--by-prompt"]) == 1
+    assert "b and a have 1 prompts in common beside 19 with an error of the verifier" in capsys.readouterr().err
 
 
-def test_a_prompt_that_a_runs_verifier_failed_to_grade_is_left_out(tmp_path: Path) -> None:
+def test_a_completion_that_a_runs_verifier_failed_to_grade_has_no_reward(tmp_path: Path) -> None:
     (tmp_path / "rollouts").mkdir()
     outcomes = ["passed", "error", "failed", "passed"]
     columns = {"prompt_id": ["q0", "q0", "q1", "q1"], "reward": [1.0, 0.0, 0.0, 1.0], "outcome": outcomes}
     parquet.write_table(pyarrow.table({"task": ["math"] * 4, **columns}), tmp_path / "rollouts" / "step_000010.parquet")
-    assert _rewards(tmp_path, "math", 10) == [("q1", 0.0), ("q1", 1.0)]
+    found = _rewards(tmp_path, "math", 10)
+    assert [prompt for prompt, _ in found] == ["q0", "q0", "q1", "q1"]
+    np.testing.assert_array_equal([reward for _, reward in found], [1.0, np.nan, 0.0, 1.0])
 
 
 def two_tasks(path: Path) -> str:

@@ -114,6 +114,12 @@ def test_sources_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> 
     assert [item.run for item in curves] == ["a/evals", "b/evals"]
 
 
+def test_a_table_is_read_although_columns_that_nobody_reads_share_a_name_or_are_empty(tmp_path: Path) -> None:
+    text = "compute,pass_rate,n,stderr,loss,loss\n" + "".join(f"{at},{20 + at}%,100,,1,2\n" for at in range(5))
+    [item] = read_sources([write(tmp_path / "run.csv", text)])
+    assert item.pass_rate_N.tolist() == pytest.approx([0.2, 0.21, 0.22, 0.23, 0.24])
+
+
 def test_of_evaluations_at_one_compute_the_latest_step_counts(tmp_path: Path) -> None:
     lines = [(0, 0.0, 0.1), (5, 1.0, 0.2), (10, 2.0, 0.3), (11, 2.0, 0.4)]
     text = "".join(json.dumps({"step": s, "compute": c, "pass_rate": p}) + "\n" for s, c, p in lines)

@@ -30,7 +30,7 @@
 
   async function view() {
     const groups = state.overview.groups.filter((group) => membersOf(group.name).length);
-    if (state.overview.runs.length < 2) return [h("section", {}, h("h2", {}, "Head to head"), h("p", {}, "There is one run alone."))];
+    if (state.overview.runs.length < 2) return [h("section", {}, h("h2", {}, "Head to head"), h("p", {}, state.overview.count > 1 ? "All runs are in one file: give each a file of its own." : "There is one run alone."))];
     sides();
     const place = h("div");
     const choose = (side) => {

@@ -17,7 +17,7 @@
     function fill() {
       const rows = state.overview.runs.filter(matches);
       chosen();
-      place.replaceChildren(state.grouped ? grouped(rows, chosen) : list(rows, chosen), h("p", { class: "note" }, `${rows.length} of ${state.overview.runs.length} runs.`));
+      place.replaceChildren(state.grouped ? grouped(rows, chosen) : list(rows, chosen), h("p", { class: "note" }, `${rows.length} of ${state.overview.runs.length} ${state.overview.count > state.overview.runs.length ? "sources" : "runs"}.`));
     }
     fill();
     const going = new Set(state.overview.runs.filter((run) => run.progress > 0.02 && run.progress < 1).map((run) => run.group));
