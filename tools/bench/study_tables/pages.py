@@ -33,6 +33,9 @@ from study_tables.ranking import looks, ranking_table, sweep_table
 from study_tables.runs import BASELINE, BENCHMARK, CENTRES, FIRST, LONG, MANY, StudyRuns, repeated, table
 from study_tables.words import controls, error_rates
 
+NOT_RUN = "Not run yet."
+"""Text of a question none of whose members has runs."""
+
 Sections = dict[str, dict[str, str]]
 """Text by document and name of the section."""
 
@@ -103,7 +106,7 @@ def second_sections(by_axis: Mapping[str, StudyRuns]) -> Sections:
     every = [one for of_question in given.values() for one in of_question]
     decisions, claims = claims_tables(by_axis, every, recipes)
     readme = {"facts": facts(runs), "grid": grid_table(runs), "claims": decisions}
-    readme |= {name: in_words(of_question) for name, of_question in given.items()}
+    readme |= {name: in_words(of_question) or NOT_RUN for name, of_question in given.items()}
     tables = {
         "claims": claims,
         "ends": ends_table(runs),
@@ -119,7 +122,7 @@ def second_sections(by_axis: Mapping[str, StudyRuns]) -> Sections:
         "benchmark": benchmark_table(runs.folder / BENCHMARK),
         "base": answers_table(answers(BASES, by_axis)),
     }
-    tables |= {name: answers_table(of_question) for name, of_question in given.items()}
+    tables |= {name: answers_table(of_question) if of_question else NOT_RUN for name, of_question in given.items()}
     return {"README.md": readme, "tables.md": tables, "design.md": {"done": done_table(runs)}}
 
 
