@@ -90,7 +90,7 @@ def _with_many_prompts() -> dict[str, Experiment]:
 
 def _with_long_budgets() -> dict[str, Experiment]:
     """Recipes, loss, length control and length for twice the hours: math sees nine tenths of its gain."""
-    base = _prompts(4096).override({"Budget.hours": 240.0})  # with 1,024, half of the draws would be refused by the end
+    base = _prompts(4096).override({"Budget.hours": 240.0})  # with 1,024 a third of the draws is refused by 120
     changed = leave_one_out(base)
     members = {
         **recipes(base, prompts_to_drop_from=27),

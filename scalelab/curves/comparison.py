@@ -346,7 +346,7 @@ def _verdict_text(one: Comparison, entry: ComparedRun, found: Difference) -> str
     return f"{word} ({above}, at most {found.bound:.3f} apart{held})"
 
 
-REVERSED: Mapping[ComparisonVerdict, ComparisonVerdict] = {"better": "worse", "worse": "better"}
+MIRROR: Mapping[ComparisonVerdict, ComparisonVerdict] = {"better": "worse", "worse": "better"}
 """Verdicts that change when the two runs change places."""
 
 
@@ -358,7 +358,8 @@ def _of_pair(
     if other == baseline:
         word = verdicts.get(run, word)
     elif run == baseline and other in verdicts:
-        word = REVERSED.get(verdicts[other], verdicts[other])
+        word = MIRROR.get(verdicts[other], verdicts[other])
+        word = "cannot tell" if word == "unstable" else word  # it is the other that falls
     return vars(found) | {"measured": _known(found.measured), "verdict": word, "verdict_alone": found.verdict}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from scalelab.arrays import Array
 from scalelab.curves.claims import claim_of_sorted, share_above_sorted
-from scalelab.curves.comparison import ComparisonSettings, ComparisonVerdict, Difference
+from scalelab.curves.comparison import MIRROR, ComparisonSettings, ComparisonVerdict, Difference
 from scalelab.curves.fitting.intervals import quantiles_of_sorted, tails_of
 
 
@@ -105,9 +105,6 @@ def _difference(sorted_QM: Array, measured: float, asked: ComparisonSettings) ->
         wrong=wrong,
         claim=claim,
     )
-
-
-MIRROR: dict[ComparisonVerdict, ComparisonVerdict] = {"better": "worse", "worse": "better"}
 
 
 def _mirrored(one: Difference) -> Difference:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scalelab.curves.compare import ERROR, LATE
+from scalelab.curves.compare import ERROR, LATE, MEASURED_FROM
 from scalelab.curves.prompts import PromptDifference, difference_by_prompt
 from scalelab.errors import LabError
 from scalelab.guarded import inside
@@ -25,9 +25,6 @@ from scalelab.reading.curve import Curve
 
 COLUMNS = ("task", "prompt_id", "reward")
 """Columns that a file of completions must have."""
-
-SHARE = 0.75
-"""Part of the compute of a comparison from which evaluations count as its last ones."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ def _late(item: Curve, fork: float, at: float) -> dict[str, list[int]]:
     folders = item.source.split(", ")  # of pooled runs in the order of their seeds
     if len(folders) != len(item.seeds):
         raise LabError(f"{item.run} is no run folder")
-    after_N = (item.other_N["step"] > fork) & (item.compute_N <= 1.001 * at) & (item.compute_N >= SHARE * at)
+    after_N = (item.other_N["step"] > fork) & (item.compute_N <= 1.001 * at) & (item.compute_N >= MEASURED_FROM * at)
     found = {}
     for seed, folder in enumerate(folders):
         late = np.flatnonzero(after_N & (item.seed_N == seed))[-LATE:]

@@ -128,11 +128,10 @@ class Lab:
         ready = {one["task"] for one in comparisons} | {
             task for task, items in by_task.items() if all(self.judge.known(item) is not None for item in items)
         }
+        count = self.count()
         return {
-            "title": groups[0]
-            if len(groups) == 1
-            else f"{len(groups)} recipes, {(count := self.count())} run{'s' * (count != 1)}",
-            "count": self.count(),
+            "title": groups[0] if len(groups) == 1 else f"{len(groups)} recipes, {count} run{'s' * (count != 1)}",
+            "count": count,
             "made": time.time(),
             "level": self.options.level,
             "pending": 0 if fit else len(self.steps()),

@@ -220,6 +220,19 @@ def press(control) -> bool:
     return True
 
 
+def test_runs_of_one_table_are_counted_and_its_sources_called_so(visit, tmp_path: Path) -> None:
+    lines = [f"{run},{at},{0.2 + at * (2 + number) / 100}" for number, run in enumerate("ab") for at in range(12)]
+    (tmp_path / "both.csv").write_text("\n".join(["run,gpu_hours,pass_rate", *lines]) + "\n")
+    address = write_report(tmp_path / "both.csv", tmp_path / "report.html").as_uri()
+    page = visit(address, offline=True)
+    fitted(page)
+    assert "2 recipes, 2 runs" in page.inner_text("header")
+    go(page, address, "#/runs")
+    assert "1 of 1 sources." in page.inner_text("main")
+    go(page, address, "#/pair")
+    assert "All runs are in one file: give each a file of its own." in page.inner_text("main")
+
+
 @pytest.mark.parametrize(
     ("mode", "view"),
     [
