@@ -22,7 +22,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -193,7 +193,7 @@ def stop(lab: FaultLab) -> tuple[int, int]:
     return lost_and_doubled(lab.path)
 
 
-def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, FaultOutcome]]:
+def processes(folder: Path, times: int, deadline: float, only: str) -> Generator[tuple[str, FaultOutcome], None, None]:
     """Every fault of a process, in one run; after each kind, a checkpoint later, its books are looked at."""
     lab = FaultLab(folder / "killed", folder / "killed.log", deadline)
     kill, halt, hang_up, ask = signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP, signal.SIGINT
@@ -238,7 +238,7 @@ def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[
             stop(lab)
 
 
-def beginnings(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, FaultOutcome]]:
+def beginnings(folder: Path, times: int, deadline: float, only: str) -> Generator[tuple[str, FaultOutcome], None, None]:
     """Deaths before the first step, and one under `--supervise`, each in a run of its own."""
     faults: dict[str, Callable[[FaultLab], float]] = {
         "trainer rank, `kill -9` in SFT": in_sft,
@@ -294,7 +294,7 @@ def at_start(lab: FaultLab, role: str) -> float:
     return lab.step_after(began) - began
 
 
-def preemption(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, FaultOutcome]]:
+def preemption(folder: Path, times: int, deadline: float, only: str) -> Generator[tuple[str, FaultOutcome], None, None]:
     """A node of a cluster that is announced to go, goes, and is replaced; seconds are those of the announcement."""
     name = "a generator's node, `ray drain-node`, then ended and replaced"
     if only not in name:
@@ -312,7 +312,9 @@ def preemption(folder: Path, times: int, deadline: float, only: str) -> Iterator
     yield name, outcome
 
 
-def of_the_machine(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, FaultOutcome]]:
+def of_the_machine(
+    folder: Path, times: int, deadline: float, only: str
+) -> Generator[tuple[str, FaultOutcome], None, None]:
     """Faults of disk, shared memory, network and cores, each in a run and on a file system of its own."""
     for number, name in enumerate(FAULTS):
         if only in name:

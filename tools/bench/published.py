@@ -17,7 +17,7 @@ step can be planned.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from scalelab.experiment import load, resolve_experiment
@@ -79,7 +79,7 @@ def rl_step(
     layout: dict[str, int],
     gpus: int,
     engine: int,
-    shape: dict[str, object] | None = None,
+    shape: Mapping[str, object] | None = None,
 ) -> float:
     """Seconds of an on-policy step of 2,048 completions, and of their log-probabilities before it.
 
@@ -126,7 +126,7 @@ def training_rate(
     layout: dict[str, int],
     hardware: Device | None = None,
     sequences: int = 512,
-    shape: dict[str, object] | None = None,
+    shape: Mapping[str, object] | None = None,
 ) -> float:
     """Tokens a second and device, of sequences of one length.
 
