@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from scalelab.curves import curve, fit_curve
-from scalelab.curves.analysis import Options, back_test
+from scalelab.curves import Curve, curve, fit_curve
+from scalelab.curves.checks import Options, back_test
 from scalelab.curves.fitting.density import FAINT, LOG_SCALES_K, Density
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.noise import DEFAULT, log_spread_prior
@@ -16,7 +16,9 @@ from tests.helpers.curve_points import rate, run_points
 from tests.helpers.dense_noise import covariance, hypotheses
 
 
-def seeds_of(count: int, spread: float, rng: np.random.Generator, points: int = 20, noise: float = 0.006, **truth):
+def seeds_of(
+    count: int, spread: float, rng: np.random.Generator, points: int = 20, noise: float = 0.006, **truth: float
+) -> tuple[Curve, float]:
     """A recipe whose seeds' A differ, and an evaluation of yet another seed at twice the compute."""
     compute = np.append(np.arange(points + 1) / points, 2.0)
     rows = [
@@ -27,7 +29,7 @@ def seeds_of(count: int, spread: float, rng: np.random.Generator, points: int = 
         np.tile(compute[:-1], count),
         np.concatenate([row[:-1] for row in rows[:count]]),
         np.full(count * (points + 1), noise),
-        seed=np.repeat(range(count), points + 1),
+        seed=np.repeat(range(count), points + 1).tolist(),
     )
     return item, float(rows[-1][-1])
 

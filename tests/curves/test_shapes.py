@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scalelab.curves import Options, analyse, curve, forecast
-from scalelab.curves.analysis import back_test
+from scalelab.curves.checks import back_test
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.noise import THIN, SeedNoise, drift_kernel, drifts
 from scalelab.curves.fitting.shapes import OTHERS, Rise, burr
@@ -31,11 +31,11 @@ def test_every_rise_makes_half_of_its_gain_at_c_mid_and_its_inverse_undoes_it(mo
 
 def test_the_burr_rise_with_tail_one_is_the_sigmoid() -> None:
     shape_S, u_N = np.array([0.4, -0.2]), np.linspace(-5, 5, 21)
-    burr_NL = Rise("burr", 1.0, burr(1.0), ("burr", [1.0])).features(shape_S, u_N)
+    burr_NL = Rise("burr", 1.0, burr(1.0)).features(shape_S, u_N)
     np.testing.assert_allclose(burr_NL, SIGMOID.features(shape_S, u_N), atol=1e-12)
 
 
-def gompertz(compute, R0=0.2, A=0.7, b=4.0, speed=6.0):
+def gompertz(compute: np.ndarray, R0: float = 0.2, A: float = 0.7, b: float = 4.0, speed: float = 6.0) -> np.ndarray:
     return R0 + (A - R0) * (np.exp(-b * np.exp(-speed * np.asarray(compute))) - np.exp(-b)) / (1 - np.exp(-b))
 
 

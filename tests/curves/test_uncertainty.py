@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalelab.curves import (
+    Analysis,
+    Fit,
     Options,
     analyse,
     analyse_all,
@@ -22,7 +25,7 @@ from scalelab.curves import (
     forecast,
     read_sources,
 )
-from scalelab.curves.analysis import back_test
+from scalelab.curves.checks import back_test
 from scalelab.curves.fitting.density import LOG_SCALES_K
 from scalelab.curves.fitting.intervals import intervals, middles
 from scalelab.curves.fitting.models import SIGMOID, value
@@ -33,7 +36,7 @@ from tests.helpers.curve_points import rate, run_points
 from tests.helpers.dense_noise import covariance, hypotheses
 
 
-def brute_force_posterior(fit, size=80_000):
+def brute_force_posterior(fit: Fit, size: int = 80_000) -> tuple[np.ndarray, np.ndarray]:
     """Draws of A and weights: parameters drawn from a wide box, every noise hypothesis and scale summed over."""
     rng = np.random.default_rng(1)
     u_N = np.log(np.maximum(fit.curve.compute_N, 1e-300)) - fit.log_reference
@@ -55,7 +58,7 @@ def brute_force_posterior(fit, size=80_000):
     return theta_MP, weight_M / weight_M.sum()
 
 
-def weighted_quantiles(values, weights, at):
+def weighted_quantiles(values: np.ndarray, weights: np.ndarray, at: Sequence[float]) -> np.ndarray:
     order = np.argsort(values)
     return np.interp(at, np.cumsum(weights[order]), values[order])
 
@@ -122,7 +125,9 @@ def test_intervals_do_not_depend_on_the_unit_of_compute(scale: float) -> None:
     here, there = (analyse(curve(c, points, np.full(16, 0.01))) for c in (compute, compute * scale))
     assert there.intervals["A"] == pytest.approx(here.intervals["A"], abs=0.01)
     assert there.intervals["C_mid"] == pytest.approx(np.array(here.intervals["C_mid"]) * scale, rel=0.05)
-    assert compute_for(there, 0.6).compute == pytest.approx(scale * compute_for(here, 0.6).compute, rel=0.02)
+    needed = compute_for(here, 0.6).compute
+    assert needed is not None
+    assert compute_for(there, 0.6).compute == pytest.approx(scale * needed, rel=0.02)
 
 
 def test_one_refused_curve_does_not_stop_the_others() -> None:
@@ -143,10 +148,10 @@ def test_seeds_that_differ_widen_the_interval_of_their_mean() -> None:
     compute = np.arange(21) / 20
     rng = np.random.default_rng(1)
 
-    def pooled(spread: float):
+    def pooled(spread: float) -> Analysis:
         rows = [rate(compute, A=0.7 + spread * step) + rng.normal(0, 0.003, 21) for step in (-1, 0, 1)]
-        item = curve(np.tile(compute, 3), np.concatenate(rows), np.full(63, 0.003), seed=np.repeat([0, 1, 2], 21))
-        return analyse(item)
+        seeds = np.repeat([0, 1, 2], 21).tolist()
+        return analyse(curve(np.tile(compute, 3), np.concatenate(rows), np.full(63, 0.003), seed=seeds))
 
     alike, apart = pooled(0.0), pooled(0.02)
     widths = [np.ptp(each.intervals["A"]) for each in (alike, apart)]
@@ -157,7 +162,7 @@ def test_seeds_that_differ_widen_the_interval_of_their_mean() -> None:
 
 def test_a_seed_without_points_in_the_window_is_no_seed_of_the_fit() -> None:
     compute, points = run_points(12, noise=0.004)
-    seeds = np.where(compute < 0.2, "stopped", "went on")
+    seeds = np.where(compute < 0.2, "stopped", "went on").tolist()
     fit = fit_curve(curve(compute, points, seed=seeds), since=0.3, r0=0.2)
     assert fit.curve.seeds == ("went on",)
     assert len(posterior(fit, DEFAULT, size=20)) == 20
@@ -182,7 +187,11 @@ def test_targets_within_beyond_and_behind() -> None:
     within = compute_for(analysis, 0.65)
     expected = 0.1 * ((0.7 - 0.2) / (0.65 - 0.2) - 1) ** (-1 / 1.6)
     assert within.compute == pytest.approx(expected, rel=0.1)
-    assert within.interval[0] < within.compute < within.interval[1]
+    low, high = within.interval
+    assert within.compute is not None
+    assert low is not None
+    assert high is not None
+    assert low < within.compute < high
     beyond = compute_for(analysis, 0.9)
     assert beyond.compute is None
     assert beyond.reading.startswith("not reachable: the curve stays below it with")
@@ -220,10 +229,10 @@ def test_a_back_tests_interval_holds_pass_rates_only() -> None:
         (lambda a: compute_for(a, 1.2), "no pass rate"),
         (lambda a: Options(level=1.5), "no probability"),
         (lambda a: Options(since=5, until=1), "empty"),
-        (lambda a: Options(method="guess"), "unknown method"),
+        (lambda a: Options(method="guess"), "unknown method"),  # type: ignore[arg-type]  # no method
     ],
 )
-def test_questions_without_sense_are_refused(call, message: str) -> None:
+def test_questions_without_sense_are_refused(call: Callable[[Analysis], object], message: str) -> None:
     analysis = analyse(curve(*run_points(12, noise=0.01)))
     with pytest.raises(LabError, match=message):
         call(analysis)

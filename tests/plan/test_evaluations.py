@@ -13,10 +13,12 @@ from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.plan.driver import driver_cores
 from scalelab.plan.evaluations import evaluation_cost
+from scalelab.plan.lengths import Moments
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
 from scalelab.plan.speed import Assumptions, decoding
 from scalelab.run.config import Run
+from scalelab.schedule.pipeline import PipelineRL
 
 LEAST = "h100/scalerl_17bx16_least"
 """A run with one engine, for whose evaluations the trainer waits."""
@@ -45,10 +47,8 @@ def test_an_evaluation_takes_as_long_as_engines_that_decode_it_batch_by_batch(en
     assert cost.device_hours == pytest.approx(cost.seconds * devices / 3600)
 
 
-def _moments(length: float) -> object:
-    from scalelab.plan.lengths import Moments
-
-    return Moments(length, length**2, length)
+def _moments(length: float) -> Moments:
+    return Moments(length, length**2, int(length))
 
 
 def test_more_engines_evaluate_sooner_and_hold_more_devices() -> None:
@@ -111,6 +111,7 @@ def test_a_trainer_stands_still_where_all_engines_keep_their_weights_for_longer_
     gpu, plain = device("h100"), experiment("h100/scalerl_8b", "Evaluation.engines=0")
     plan = plan_of(plain, placement(plain), gpu, Assumptions())
     step, every = plan.seconds["step"] - plan.seconds["evaluations"], 100
+    assert isinstance(plain.schedule, PipelineRL)
     assert plain.schedule.k == 8
     assert plan.seconds["evaluations"] == pytest.approx((plan.evaluation.seconds - 8 * step) / every, rel=1e-6)
     short = experiment("h100/scalerl_8b", "Evaluation.engines=0", "Evaluation.samples=1")

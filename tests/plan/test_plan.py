@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,10 @@ from scalelab.hardware import Hardware, device
 from scalelab.plan.lengths import LogNormal
 from scalelab.plan.memory import export_bytes, head_bytes, trainer_memory
 from scalelab.plan.placement import placement, resize
-from scalelab.plan.planner import fine_tuning_seconds, plan_of, propose
+from scalelab.plan.planner import RunPlan, fine_tuning_seconds, plan_of, propose
 from scalelab.plan.sizes import held
 from scalelab.plan.speed import Assumptions, attention_flops, decoding, host_step_seconds, training_flops
+from scalelab.run.config import Run
 from scalelab.schedule.rounds import PPOOffPolicy
 from tests.helpers.real_models import DEEPSEEK_V3
 
@@ -31,16 +33,16 @@ ASSUMED = Assumptions()
 
 
 @pytest.fixture(scope="module")
-def dense():
+def dense() -> Run:
     return resolve("scalerl_8b").run
 
 
 @pytest.fixture(scope="module")
-def scout():
+def scout() -> Run:
     return resolve("scalerl_17bx16").run
 
 
-def test_the_papers_runs_fit_on_its_80_gpus(dense, scout):
+def test_the_papers_runs_fit_on_its_80_gpus(dense: Run, scout: Run) -> None:
     for run in (dense, scout):
         plan = plan_of(run, placement(run), device("gb200"), ASSUMED)
         assert plan.problems == ()
@@ -48,7 +50,7 @@ def test_the_papers_runs_fit_on_its_80_gpus(dense, scout):
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_is_refused_and_what_fits_is_proposed(scout):
+def test_what_does_not_fit_is_refused_and_what_fits_is_proposed(scout: Run) -> None:
     h100 = device("h100")
     plan = plan_of(scout, placement(scout), h100, ASSUMED)
     assert any("a trainer rank does not fit: " in problem and "of 79 on h100" in problem for problem in plan.problems)
@@ -64,24 +66,29 @@ def test_what_does_not_fit_is_refused_and_what_fits_is_proposed(scout):
     assert propose(scout, Hardware(h100, 8), ASSUMED) is None
 
 
-def test_roles_keep_their_proportion_on_another_number_of_devices(dense, scout):
+def test_roles_keep_their_proportion_on_another_number_of_devices(dense: Run, scout: Run) -> None:
     assert (resize(dense, 160).trainers, resize(dense, 160).engines) == (32, 128)
     assert (resize(scout, 160).trainers, resize(scout, 40).trainers) == (32, 16)
     with pytest.raises(LabError, match="too few"):
         resize(scout, 5)
 
 
-def test_verifiers_keep_their_proportion_rounded_up_and_never_none(dense, scout):
+def test_verifiers_keep_their_proportion_rounded_up_and_never_none(dense: Run, scout: Run) -> None:
     """16 on 80 devices."""
     assert [resize(dense, gpus).verifiers for gpus in (5, 40, 80, 81, 160, 1000)] == [1, 8, 16, 17, 32, 200]
     assert resize(scout, 160).settings()["Cluster.verifiers"] == 32
-    assert resize(dense, 160).given_to(dense).cluster.verifiers == 32
+    given = resize(dense, 160).given_to(dense)
+    assert given is not None
+    assert given.cluster.verifiers == 32
     found = propose(scout, Hardware(device("h100"), 160), ASSUMED)
+    assert found is not None
     assert found.placement.verifiers == 32
 
 
 @pytest.mark.parametrize(("command", "more"), [("plan", ()), ("simulate", ("--no-search", "--hours", "0.3"))])
-def test_gpus_rescales_verifiers_with_the_other_roles_and_says_so(command, more, capsys):
+def test_gpus_rescales_verifiers_with_the_other_roles_and_says_so(
+    command: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     """A reward of 2 s, of which twice the devices have twice as many under way."""
     task = "Run.tasks=(@ReasoningGym(),)", "Run.task_weights=None", "ReasoningGym.family='leg_counting'"
     costly = "ReasoningGym.seconds_per_reward=2.0", "ReasoningGym.workers=1"
@@ -96,7 +103,7 @@ def test_gpus_rescales_verifiers_with_the_other_roles_and_says_so(command, more,
     assert re.search(r"^verifiers +32\b", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_bytes_of_an_8b_on_one_rank_are_those_of_the_textbook():
+def test_bytes_of_an_8b_on_one_rank_are_those_of_the_textbook() -> None:
     """18 bytes a parameter: bf16 weights, fp32 gradients, fp32 weights and moments (ZeRO, arXiv 1910.02054 §3.1)."""
     hf = resolve("scalerl_8b").run.model.to_hf()
     total = parameters(hf).total
@@ -107,7 +114,7 @@ def test_bytes_of_an_8b_on_one_rank_are_those_of_the_textbook():
     assert shared.optimizer == pytest.approx(12 * total / 16, rel=1e-4)
 
 
-def test_an_optimizer_in_bf16_takes_half_and_one_on_the_host_nothing(scout):
+def test_an_optimizer_in_bf16_takes_half_and_one_on_the_host_nothing(scout: Run) -> None:
     """Moments of two bytes each and the missing half of an fp32 weight, in place of three fp32 numbers."""
     hf, layout = scout.model.to_hf(), scout.trainer.layout
     full = held(hf, layout, 16, "bfloat16")
@@ -120,7 +127,7 @@ def test_an_optimizer_in_bf16_takes_half_and_one_on_the_host_nothing(scout):
     assert half.weights + half.gradients == none.total == full.weights + full.gradients
 
 
-def test_an_optimizer_on_the_host_takes_the_time_of_its_slower_half(scout):
+def test_an_optimizer_on_the_host_takes_the_time_of_its_slower_half(scout: Run) -> None:
     """The 108B parameters on 32 ranks, each of which steps a 32nd; Megatron's padding is below a thousandth."""
     hf, layout = scout.model.to_hf(), Layout(expert=16, tensor=4)
     configs = [TrainerSetup(layout, OptimizerConfig(offload=offload), "bfloat16") for offload in (False, True)]
@@ -138,7 +145,7 @@ def test_an_optimizer_on_the_host_takes_the_time_of_its_slower_half(scout):
     assert steps[1].seconds["train"] > steps[0].seconds["train"] + 1
 
 
-def test_a_fine_tuning_costs_at_most_its_longest_traces():
+def test_a_fine_tuning_costs_at_most_its_longest_traces() -> None:
     """384 traces of 12,288 tokens: products at the assumed share of 16 H100s' peak, and exchanges between two ranks.
 
     A layer has 5 of attention and, of whose forward pass is computed again, 7 of its feed-forward; 3 are of embedding
@@ -152,8 +159,8 @@ def test_a_fine_tuning_costs_at_most_its_longest_traces():
     assert fine_tuning_seconds(run, device("h100"), ASSUMED) == pytest.approx(expected)
 
 
-def test_evaluations_by_hours_cost_what_as_many_by_steps_cost(dense):
-    def seconds(**evaluation):
+def test_evaluations_by_hours_cost_what_as_many_by_steps_cost(dense: Run) -> None:
+    def seconds(**evaluation: Any) -> dict[str, float]:
         run = dataclasses.replace(dense, evaluation=dataclasses.replace(dense.evaluation, **evaluation))
         return plan_of(run, placement(run), device("gb200"), ASSUMED).seconds
 
@@ -162,7 +169,7 @@ def test_evaluations_by_hours_cost_what_as_many_by_steps_cost(dense):
     assert seconds(every_hours=50 * hours)["generate"] > seconds(every=100)["generate"]
 
 
-def test_an_export_counts_where_it_takes_more_than_a_step(scout, dense):
+def test_an_export_counts_where_it_takes_more_than_a_step(scout: Run, dense: Run) -> None:
     """Two copies of Scout's largest tensor, 16 x 5120 x 16384 bf16 numbers, counted by hand."""
     assert export_bytes(scout.model.to_hf(), "bfloat16") == 2 * 16 * 5120 * 16384 * 2
     assert export_bytes(dense.model.to_hf(), "bfloat16") == 2 * 128256 * 4096 * 2
@@ -173,7 +180,7 @@ def test_an_export_counts_where_it_takes_more_than_a_step(scout, dense):
     assert trainer_memory(dense.model.to_hf(), dense.trainer_setup, 16, 16384, gpu=True).export == 0
 
 
-def test_training_flops_are_those_of_every_product(dense, scout):
+def test_training_flops_are_those_of_every_product(dense: Run, scout: Run) -> None:
     """Counted product by product, 2·m·n·k each, in place of 6·N."""
     for run in (dense, scout):
         hf = run.model.to_hf()
@@ -197,7 +204,7 @@ def test_training_flops_are_those_of_every_product(dense, scout):
         assert again == pytest.approx(tokens * forward + attention / 3.5, rel=1e-9)
 
 
-def test_attention_counts_every_pair_that_is_not_masked(scout):
+def test_attention_counts_every_pair_that_is_not_masked(scout: Run) -> None:
     hf, tokens = scout.model.to_hf(), 20_000
     fields = architecture(hf).fields
     width = fields["num_attention_heads"] * fields["kv_channels"]
@@ -211,19 +218,20 @@ def test_attention_counts_every_pair_that_is_not_masked(scout):
     assert attention_flops(hf, 100, 100**2) == pytest.approx(48 * 2 * width * 100**2)
 
 
-def test_decoding_reads_weights_and_caches_and_nothing_comes_for_free(dense, scout):
+def test_decoding_reads_weights_and_caches_and_nothing_comes_for_free(dense: Run, scout: Run) -> None:
     gb200, length = device("gb200"), LogNormal(6000, 0.6, 14336).moments()
-    one = decoding(dense.model.to_hf(), dense.generator, 1, length, gb200, ASSUMED)
+    one = decoding(dense.model.to_hf(), dense.generator_setup, 1, length, gb200, ASSUMED)
     weights = 2 * (parameters(dense.model.to_hf()).total - parameters(dense.model.to_hf()).embedding)
     assert one.seconds > weights / (8e12 * ASSUMED.bandwidth)
-    many = decoding(dense.model.to_hf(), dense.generator, 100, length, gb200, ASSUMED)
+    many = decoding(dense.model.to_hf(), dense.generator_setup, 100, length, gb200, ASSUMED)
     assert one.tokens_per_second < many.tokens_per_second < 100 * one.tokens_per_second
-    experts = [decoding(scout.model.to_hf(), scout.generator, n, length, gb200, ASSUMED).seconds for n in (1, 64)]
+    hf, setup = scout.model.to_hf(), scout.generator_setup
+    experts = [decoding(hf, setup, n, length, gb200, ASSUMED).seconds for n in (1, 64)]
     assert experts[1] > 2 * experts[0]
 
 
-def test_a_round_has_the_longest_completion_and_the_publication_once_for_its_steps(dense):
-    def plan(steps):
+def test_a_round_has_the_longest_completion_and_the_publication_once_for_its_steps(dense: Run) -> None:
+    def plan(steps: int) -> RunPlan:
         run = dataclasses.replace(dense, schedule=PPOOffPolicy(k=steps))
         return plan_of(run, placement(run), device("gb200"), ASSUMED)
 
@@ -234,7 +242,7 @@ def test_a_round_has_the_longest_completion_and_the_publication_once_for_its_ste
     assert rest[0] - rest[1] == pytest.approx(7 / 8 * one.seconds["publish"], rel=0.02), "but for evaluations"
 
 
-def test_a_token_takes_the_cache_that_is_published():
+def test_a_token_takes_the_cache_that_is_published() -> None:
     """arXiv 2505.09343, Table 1: KB per token in BF16, of DeepSeek-V3, Qwen-2.5 72B and Llama-3.1 405B."""
     grouped = {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128}
     assert kv_bytes_per_token(DEEPSEEK_V3, "bfloat16") == kv_bytes_per_token(DEEPSEEK_V3, "bfloat16", 8) == 70_272
@@ -246,14 +254,16 @@ def test_a_token_takes_the_cache_that_is_published():
     ], "heads are shared out, and none is cut"
 
 
-def test_the_heads_memory_does_not_grow_with_the_micro_batch(dense):
+def test_the_heads_memory_does_not_grow_with_the_micro_batch(dense: Run) -> None:
     hf = dense.model.to_hf()
     small, large = (TrainerSetup(dtype="bfloat16", tokens_per_micro_batch=n) for n in (1024, 65536))
     assert head_bytes(hf, small) == head_bytes(hf, large)
     assert trainer_memory(hf, small, 16, 1, True).total < trainer_memory(hf, large, 16, 1, True).total
 
 
-def test_the_command_prints_what_is_promised_and_says_by_its_exit_code_whether_it_fits(capsys):
+def test_the_command_prints_what_is_promised_and_says_by_its_exit_code_whether_it_fits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert cli.main(["plan", "scalerl_8b", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     promised = {"experiment", "parameters", "gpus", "roles", "layout", "memory_per_rank_gib", "seconds_per_step"}
@@ -269,27 +279,28 @@ def test_the_command_prints_what_is_promised_and_says_by_its_exit_code_whether_i
     assert "--mfu 40.0 is no share" in capsys.readouterr().err
 
 
-def test_a_plan_imports_no_torch():
+def test_a_plan_imports_no_torch() -> None:
     code = "import sys; from scalelab.cli import main; main(['plan', 'scalerl_8b']); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=900, stdout=subprocess.DEVNULL)
 
 
-def test_json_of_a_plan_is_reproducible(dense):
+def test_json_of_a_plan_is_reproducible(dense: Run) -> None:
     first, second = (plan_of(dense, placement(dense), device("gb200"), ASSUMED) for _ in range(2))
     assert dataclasses.asdict(first) == dataclasses.asdict(second)
 
 
 @pytest.mark.parametrize("command", [["plan"], ["simulate", "--no-search", "--hours", "2"]])
-def test_a_budget_with_a_price_says_what_it_costs(command, capsys):
+def test_a_budget_with_a_price_says_what_it_costs(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["h100/scalerl_8b", *command[1:], "--set", "Budget.hour_price=2.5"]
     assert cli.main([command[0], *asked]) in (None, 0)
     said = capsys.readouterr().out
     found = re.search(r"([\d,]+) GPU-hours, which cost ([\d,]+)", said)
+    assert found is not None
     hours, cost = (float(text.replace(",", "")) for text in found.groups())
     assert cost == pytest.approx(2.5 * hours, abs=2.5)
 
 
-def test_a_price_that_is_none_is_refused_in_one_line(capsys):
+def test_a_price_that_is_none_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in ("0", "-1", "1e308", "'cheap'"):
         assert cli.main(["plan", "h100/scalerl_8b", "--set", f"Budget.hour_price={wrong}"]) == 1
         told = capsys.readouterr().err
@@ -298,7 +309,7 @@ def test_a_price_that_is_none_is_refused_in_one_line(capsys):
 
 
 @pytest.mark.parametrize("gpus", [40, 80, 800])
-def test_checkpoints_take_a_copy_every_hour_on_any_number_of_devices(gpus):
+def test_checkpoints_take_a_copy_every_hour_on_any_number_of_devices(gpus: int) -> None:
     run, h100 = resolve("h100/scalerl_8b").run, device("h100")
     assert run.checkpoint_hours == 1
     place = resize(run, gpus)
@@ -309,7 +320,7 @@ def test_checkpoints_take_a_copy_every_hour_on_any_number_of_devices(gpus):
     assert seconds["checkpoint"] == pytest.approx(copy * without / 3600, rel=0.01)
 
 
-def test_the_placements_of_the_docs_are_the_plans():
+def test_the_placements_of_the_docs_are_the_plans() -> None:
     """The table of docs/plan.md; the two with 512 GPUs have the batch that they name."""
     text = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
     gib = r"([\d.]+), ([\d.]+) of ([\d.]+)"
@@ -326,7 +337,7 @@ def test_the_placements_of_the_docs_are_the_plans():
         assert said == [*sizes, *memory, f"{plan.seconds['step']:.1f}"], name
 
 
-def test_the_costs_of_a_clusters_commands_are_the_plans():
+def test_the_costs_of_a_clusters_commands_are_the_plans() -> None:
     """The table of docs/cluster.md."""
     text = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
     row = r"^\| `(\S+)`(?:, at most)? \| (\d+) (\w+) \| (\d+) s \| (\d+) \| ([\d.]+) \| (\d+) \|$"
@@ -344,7 +355,7 @@ def test_the_costs_of_a_clusters_commands_are_the_plans():
         assert said == [f"{seconds:.0f}", f"{steps}", f"{hours:.1f}", f"{hours * int(count):.0f}"], name
 
 
-def test_an_engine_whose_attention_is_chunked_takes_two_milliseconds_more_a_token(dense, scout):
+def test_an_engine_whose_attention_is_chunked_takes_two_milliseconds_more_a_token(dense: Run, scout: Run) -> None:
     """vLLM captures no whole graph there."""
     for run, more in ((dense, 0.0), (scout, 0.002)):
         with_it, without = (

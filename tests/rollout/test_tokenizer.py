@@ -164,5 +164,5 @@ def test_what_ends_an_answer_is_no_part_of_it(end: str) -> None:
     ids = np.array(TOKENIZER.encode(f"<think> 4</think> 4{end}", add_special_tokens=False), np.int32)
     request = Request("1", (1,), 64)
     empty = np.zeros(len(ids))
-    completion = Completion(request, ids, empty, ((0, 0, len(ids)),), empty > 0, False, False, 0.0)
+    completion = Completion(request, ids, empty, ((0, 0, len(ids)),), empty > 0, False, False)
     assert answer_texts(TOKENIZER, [completion]) == ["<think> 4</think> 4"]

