@@ -87,6 +87,10 @@ class Engines:
         await asyncio.sleep(0)
         self.version = version
 
+    def set_aside(self, count: int) -> int:
+        """Keep none for an evaluation."""
+        return 0
+
     def forget(self) -> None:
         """Do nothing: no requests are held."""
 
@@ -191,7 +195,8 @@ class World:
     pauses = False
 
     def __init__(self, run: Run, folder: RunFolder) -> None:
-        self.run, self.folder, self.progress = run, folder, Quiet()
+        self.run, self.folder = run, folder
+        self.progress: Any = Quiet()
         self.books, self.changes = new_books(run), Changes()
         self.engines, self.graders, self.trainer = Engines(), Graders(), Trainer(run)
         self.checkpoint_store = CheckpointStore(run, self.books, folder, self.progress.say)

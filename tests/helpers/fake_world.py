@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ import numpy as np
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.evaluation import Graded
-from scalelab.run.books import RunBooks
+from scalelab.run.books import BooksState, RunBooks
 from scalelab.run.changes import Changes
 from scalelab.run.evaluations import EvaluationPoint, InFlightEvaluation, PreparedSet
 from scalelab.run.ledger import Ledger
@@ -151,7 +151,7 @@ class World:
         self.deaths: Counter[str] = Counter()
         self.down: set[str] = set()
         self.changes = Changes()
-        self.books = RunBooks(schedule.start(3, steps), Sampler(), Ledger(1, 1))
+        self.books = RunBooks(schedule.start(3, steps), Sampler(), Ledger(1, 1))  # type: ignore[arg-type]
         self.calls = 0
         self.trained: list[tuple[int, list[str]]] = []
         self.stale: list[int] = []
@@ -159,7 +159,7 @@ class World:
         self.evaluated_again: list[int] = []
         self.open_file: CompletionsInMemory | None = None
         self.whole: list[int] = []
-        self.kept: dict[str, Any] = self.books.capture(folder)
+        self.kept: BooksState = self.books.capture(folder)
         self.saved: list[int] = []
         self.asked_to_save = False
         self.went_back: list[int] = []
@@ -175,7 +175,7 @@ class World:
         self.forgets = 0
         self.counts: dict[str, int] = {}
         self.stop_after: int | None = None
-        self.evaluation = InFlightEvaluation(
+        self.evaluation: InFlightEvaluation[Any] = InFlightEvaluation(
             books=self.books,
             budget=Budget(steps=steps, hours=hours),
             engines=self,  # type: ignore[arg-type]
@@ -197,9 +197,9 @@ class World:
             evaluation_due=Evaluation(every=4, every_hours=every_hours).due,
             checkpoint_due=lambda step, *_: step % 3 == 0,
             work=Work(),
-            engines=self,  # type: ignore[arg-type]
-            trainer=self,  # type: ignore[arg-type]
-            graders=self,  # type: ignore[arg-type]
+            engines=self,
+            trainer=self,
+            graders=self,
             evaluation=self.evaluation,
             journal=self,
             checkpointer=self,
@@ -364,10 +364,10 @@ class World:
         self.whole.clear()
         (self.evaluated_again if again else self.evaluated).append(point.version)
 
-    def save(self) -> Awaitable[None]:
+    def save(self) -> Coroutine[None, None, None]:
         return self._save(self.books.capture(self.folder))
 
-    async def _save(self, state: dict[str, Any]) -> None:
+    async def _save(self, state: BooksState) -> None:
         await self._pause(0.5)
         self._call()
         self.kept = state

@@ -1,9 +1,11 @@
 """Right answers as models write them, each of which must pass: (tests, the whole answer after the thinking)."""
 
+from typing import Any
+
 # ruff: noqa: E501 - programs on one line
 
 
-def _calls(*cases, entry_point="f", **more):
+def _calls(*cases: tuple[list[Any], Any], entry_point: str = "f", **more: Any) -> dict[str, Any]:
     return {
         "kind": "call",
         "entry_point": entry_point,
@@ -12,15 +14,15 @@ def _calls(*cases, entry_point="f", **more):
     }
 
 
-def _asserts(code, **more):
+def _asserts(code: str, **more: Any) -> dict[str, Any]:
     return {"kind": "asserts", "code": code, **more}
 
 
-def _stdin(*cases, **more):
+def _stdin(*cases: tuple[str, str], **more: Any) -> dict[str, Any]:
     return {"kind": "stdin", "cases": [{"stdin": i, "stdout": o} for i, o in cases], **more}
 
 
-def _fenced(code, language="python"):
+def _fenced(code: str, language: str = "python") -> str:
     return f"Here it is:\n\n```{language}\n{code}\n```\n"
 
 

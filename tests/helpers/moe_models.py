@@ -6,7 +6,9 @@ Axes: `_T` tokens of one sequence.
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,7 +95,9 @@ def rendezvous() -> str:
         return f"tcp://127.0.0.1:{free.getsockname()[1]}"
 
 
-def trainer(model: Model, rank: int = 0, world: int = 1, at: str | None = None, weights=None, **kwargs) -> Trainer:
+def trainer(
+    model: Model, rank: int = 0, world: int = 1, at: str | None = None, weights: Any = None, **kwargs: Any
+) -> Trainer:
     """A trainer with small micro-batches, so that every step has several."""
     settings = {"optimizer": OPTIMIZER, "tokens_per_micro_batch": 150, "head_chunk": 64, "deadline": 60, **kwargs}
     return Trainer(model.to_hf(), TrainerSetup(**settings), rank, world, at or rendezvous(), weights)
@@ -123,7 +127,9 @@ def routed(sequences: list[TrainingSequence], model: Model) -> list[TrainingSequ
     return given
 
 
-def weighted(logprobs_T, entropy_T, extras):
+def weighted(
+    logprobs_T: torch.Tensor, entropy_T: torch.Tensor, extras: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """−Σ weight · log-probability."""
     return -(logprobs_T * extras["weight"]).sum(), {
         "weight_sum": extras["weight"].sum(),

@@ -182,8 +182,8 @@ def run_with(arguments: list[str], rank: type, engine: type) -> int:
             object.__setattr__(run.cluster, "publication", "nccl")
             super().__init__(run, *others)
 
-    trainer_ranks.TrainerRank, engines.EngineActor = rank, engine  # type: ignore[misc]
-    world.ClusterRun = SendingRun  # type: ignore[misc]
+    trainer_ranks.TrainerRank, engines.EngineActor = rank, engine  # type: ignore[misc, assignment]
+    world.ClusterRun = SendingRun  # type: ignore[misc, assignment]
     return command_line(arguments)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from moe.settings import Layout
+from moe.train.trainer import Trainer
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.step import StepLoss, summarise
@@ -22,11 +23,11 @@ RECIPE = Recipe(generations_per_prompt=4)
 LOSSES = (CISPO(1.2), DAPO(), GRPO(), GSPO(0.05, 0.05))
 
 
-def make_groups():
+def make_groups() -> list[list[Rollout]]:
     """Groups whose log-probs are still missing (zero)."""
     rng = np.random.default_rng(0)
 
-    def rollout(prompt, reward):
+    def rollout(prompt: int, reward: float) -> Rollout:
         tokens = int(rng.integers(1, 40))
         return Rollout(
             prompt_id=f"prompt{prompt}",
@@ -43,7 +44,7 @@ def make_groups():
     return [[rollout(prompt, reward) for reward in (1.0, 0.0, 0.0, 1.0)] for prompt in range(6)]
 
 
-def with_logprobs(groups, model, noise):
+def with_logprobs(groups: list[list[Rollout]], model: Trainer, noise: float) -> list[list[Rollout]]:
     """Give the rollouts the trainer's own log-probs, plus some noise."""
     rng = np.random.default_rng(1)
     rollouts = [rollout for group in groups for rollout in group]
@@ -56,7 +57,7 @@ def with_logprobs(groups, model, noise):
     return [[next(filled) for _ in group] for group in groups]
 
 
-def steps(model, reverse=False):
+def steps(model: Trainer, reverse: bool = False) -> list[tuple[float, float, dict[str, float | None]]]:
     """Loss, gradient norm and figures of a step of every loss on noisy groups, without moving the weights."""
     groups = with_logprobs(make_groups(), model, 0.3)
     sequences, _ = build_step(groups[::-1] if reverse else groups, RECIPE, 0)

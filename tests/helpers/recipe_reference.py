@@ -74,7 +74,9 @@ def surrogate(rho: float, advantage: float, low: float, high: float, dual: float
     return rho * advantage, rho * advantage
 
 
-def objective_terms(loss: str, new: list[float], old: list[float], advantage: float, **eps: float):
+def objective_terms(
+    loss: str, new: list[float], old: list[float], advantage: float, **eps: float
+) -> tuple[list[float], np.ndarray]:
     """Per sampled token of one completion: the term of the objective, and d(term) / d(log π of token u), all u.
 
     Returns the terms [t] and their Jacobian [t][u].

@@ -37,17 +37,17 @@ class Recorder:
         self.lengths[requests[0].id.split("/")[1]].append([None] * len(requests))
         return await self._generate(requests)
 
-    def _ended(self, stream: Stream, completion: Any) -> None:
-        _, name, number = stream.request.id.split("/")
+    def _ended(self, sequence: Stream, completion: Any) -> None:
+        _, name, number = sequence.request.id.split("/")
         self.lengths[name][-1][int(number)] = len(completion.token_ids)
-        self._finish(stream, completion)
+        self._finish(sequence, completion)
 
-    def _booked(self, name: str, rollouts: list[Any], rate: float | None, reason: str | None) -> None:
+    def _booked(self, name: str, rollouts: list[Any], pass_rate: float | None, drop_reason: str | None) -> None:
         learnt = in_loss([rollouts], self._world.run.recipe)
         self.trained[name] = sum(len(one.prompt_ids) + len(one.completion_ids) for one in learnt)
-        if reason is not None:
-            self.dropped[name] = reason
-        self._book(name, rollouts, rate, reason)
+        if drop_reason is not None:
+            self.dropped[name] = drop_reason
+        self._book(name, rollouts, pass_rate, drop_reason)
 
     def write(self) -> None:
         """Leave what was recorded in the run's folder."""
@@ -70,5 +70,5 @@ class RecordedRun(VirtualRun):
 if __name__ == "__main__":
     from scalelab.virtual import world
 
-    world.VirtualRun = RecordedRun  # type: ignore[misc]
+    world.VirtualRun = RecordedRun  # type: ignore[misc, assignment]
     sys.exit(max(main(arguments) for arguments in json.loads(sys.argv[1])))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from moe.model.decoder import DecoderConfig
 from moe.model.families import DeepseekV3, Glm4Moe, Llama, Llama4Text, Mixtral, Model, Qwen2, Qwen3, Qwen3Moe
 from moe.settings import Layout
 from scalelab.experiment import resolve
@@ -21,9 +22,10 @@ from tests.helpers.real_models import (
 )
 
 LENGTH = 2048
+ModelT = TypeVar("ModelT", bound=DecoderConfig)
 
 
-def full_width(kind: type[Model], config: dict[str, Any], layers: int) -> Model:
+def full_width(kind: type[ModelT], config: dict[str, Any], layers: int) -> ModelT:
     """A model of the hub with fewer layers; how rotary embedding is stretched has no part in sizes."""
     known = {field.name for field in fields(kind)} - {"rope_scaling"}
     values = {name: value for name, value in config.items() if name in known}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ MOE = Llama4Text(
     floor_scale=16,
 )
 """Every feature of Llama-4: 16 experts, a layer without RoPE, chunks, QK norm, temperature tuning."""
-_SMALL = {
+_SMALL: dict[str, Any] = {
     "vocab_size": 96,
     "hidden_size": 64,
     "num_hidden_layers": 2,

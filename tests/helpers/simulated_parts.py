@@ -44,6 +44,8 @@ NODES = [f"{number:056x}" for number in (1, 2)]
 class World(crash_world.World):
     """The parts of a run, whose times are drawn and which are lost as the life's faults say."""
 
+    trainer: Trainer
+
     def __init__(self, run: Any, folder: RunFolder, simulation: Simulation, life: Life) -> None:
         super().__init__(run, folder)
         self.simulation, self.life = simulation, life
@@ -165,7 +167,7 @@ class World(crash_world.World):
         self._journal.broken = True
         await self.pause(60)
         self.trainer.lost = True
-        self.trainer = self.loop.trainer = Trainer(self, self.trainer.calls)  # type: ignore[assignment]
+        self.trainer = self.loop.trainer = Trainer(self, self.trainer.calls)
         self.checkpoint_store.go_back(self.trainer.load)
         self._journal.charge(stepping=False)
         self._journal.broken = False
@@ -341,7 +343,8 @@ class Actor:
         if name.startswith("_") or not hasattr(type(self), f"do_{name}"):
             raise AttributeError(name)
         method = getattr(self, f"do_{name}")
-        now = {"up": self.node, "describe": {}}.get(name)
+        at_once: dict[str, Any] = {"up": self.node, "describe": {}}
+        now = at_once.get(name)
         return SimpleNamespace(remote=lambda *arguments: Answer(lambda: self._call(name, method, arguments), now))
 
     async def _call(self, name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

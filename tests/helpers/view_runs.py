@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,13 +25,14 @@ HOSTILE = '<img src=x onerror="window.pwned=1"></script><script>window.pwned=1</
 """Hostile text for every place where a run holds text."""
 
 
-def write_lines(path: Path, records) -> None:
+def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 def made_run(
-    folder: Path, tasks=("math", "code"), A=0.8, seed=0, evaluations=16, rollouts=True, loss="CISPO", fall=None,
-    name="made/up", status="finished", text="", tokens=64, per_task=6,
+    folder: Path, tasks: tuple[str, ...] = ("math", "code"), A: float = 0.8, seed: int = 0, evaluations: int = 16,
+    rollouts: bool = True, loss: str = "CISPO", fall: int | None = None, name: str = "made/up",
+    status: str = "finished", text: str = "", tokens: int = 64, per_task: int = 6,
 ) -> Path:  # fmt: skip
     """A run of `evaluations` evaluations, ten steps apart; `fall` is the number of one with a lower pass rate."""
     folder.mkdir(parents=True)
@@ -65,7 +68,7 @@ def made_run(
     return folder
 
 
-def metrics_line(step: int, tasks=("math",)) -> dict:
+def metrics_line(step: int, tasks: tuple[str, ...] = ("math",)) -> dict:
     return {
         "step": step, "time": 1000.0 + 6 * step, "loss": 0.1 / step, "entropy": 1.0 - step / 1000, "grad_norm": 1.0,
         "ratio_min": 0.5, "ratio_mean": 1.0, "ratio_max": 2.0, "staleness": {"0": 3, "2": 1}, "tokens": 640,
@@ -74,7 +77,9 @@ def metrics_line(step: int, tasks=("math",)) -> dict:
     }  # fmt: skip
 
 
-def rollout_rows(step: int, tasks=("math", "code"), text="", seed=0, per_task=6, k=2) -> list[dict]:
+def rollout_rows(
+    step: int, tasks: tuple[str, ...] = ("math", "code"), text: str = "", seed: int = 0, per_task: int = 6, k: int = 2
+) -> list[dict]:
     rng = np.random.default_rng(seed + step)
     rows = []
     for task in tasks:
@@ -96,7 +101,14 @@ def rollout_rows(step: int, tasks=("math", "code"), text="", seed=0, per_task=6,
 
 
 def add_rollouts(
-    folder: Path, step: int, tasks=("math", "code"), text="", seed=0, per_task=6, k=2, tokens_only=False
+    folder: Path,
+    step: int,
+    tasks: tuple[str, ...] = ("math", "code"),
+    text: str = "",
+    seed: int = 0,
+    per_task: int = 6,
+    k: int = 2,
+    tokens_only: bool = False,
 ) -> Path:
     """Completions of one evaluation; `tokens_only` has the numbers of tokens, as the loop writes them, and no texts."""
     import pyarrow
