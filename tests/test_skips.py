@@ -3,7 +3,7 @@
 from tests.helpers.skips import too_many_skips
 
 
-def test_what_may_be_skipped_is_bounded_and_everything_else_is_named():
+def test_what_may_be_skipped_is_bounded_and_everything_else_is_named() -> None:
     assert too_many_skips({}) == []
     assert too_many_skips({"Skipped: SCALELAB_DATA names no folder": 3}) == []
     assert too_many_skips({"Skipped: SCALELAB_DATA names no folder": 30, "set SCALELAB_DATA to a folder": 30}) == [

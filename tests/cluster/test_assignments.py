@@ -89,8 +89,8 @@ def test_every_request_is_answered_once_however_engines_die_and_come_back(data: 
         for one in pool.books._held.values():
             assert one.owed == sum(one.tokens.values())
             assert one.tokens.keys() == one.requests.keys()
-    held = sum(map(len, pool.engines.values()))
-    assert pool.books.outstanding == len(pool.asked) - pool.answered.total() >= held
+    in_engines = sum(map(len, pool.engines.values()))
+    assert pool.books.outstanding == len(pool.asked) - pool.answered.total() >= in_engines
     pool.come_up(0)
     for engine in list(pool.engines):
         pool.take(engine, list(pool.engines[engine].values()))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -46,7 +46,11 @@ def sides() -> Iterator[tuple[Ask, Ask]]:
     """The trainer's and the generator's process, for all models: to import their libraries takes long."""
     context = get_context("spawn")
     with ProcessPoolExecutor(1, context) as trainer, ProcessPoolExecutor(1, context) as generator:
-        yield tuple(lambda f, *args, at=at, **kw: at.submit(f, *args, **kw).result(220) for at in (trainer, generator))
+
+        def asker(at: ProcessPoolExecutor) -> Ask:
+            return lambda f, *args, **kw: at.submit(f, *args, **kw).result(220)
+
+        yield asker(trainer), asker(generator)
 
 
 def hold(name: str, make: Callable[[], Any]) -> None:
@@ -56,7 +60,9 @@ def hold(name: str, make: Callable[[], Any]) -> None:
     _HELD[name] = make()
 
 
-def build_trainer(model: Model, folder: Path, dtype: str = "float32", expert_bias: float = 0.0) -> None:
+def build_trainer(
+    model: Model, folder: Path, dtype: Literal["float32", "bfloat16"] = "float32", expert_bias: float = 0.0
+) -> None:
     """Make the trainer with weights far from their small initial values, and save them for the generator."""
     import torch
 

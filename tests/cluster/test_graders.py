@@ -252,8 +252,10 @@ def test_a_verifier_that_was_kept_free_for_work_that_is_cancelled_takes_other_wo
 
 @pytest.mark.nightly
 def test_an_actor_that_never_comes_up_again_ends_the_run_with_the_reason() -> None:
+    stillborn: Any = StillbornTask()
+
     async def body(graders: ClusterGraders) -> None:
-        graders._tasks = (StillbornTask(),)
+        graders._tasks = (stillborn,)
         os.kill(processes(graders)[0], signal.SIGKILL)
         await grade(graders, ["right"])
 

@@ -156,9 +156,15 @@ def test_a_store_without_room_is_waited_for_until_a_deadline_that_names_it(monke
 @pytest.mark.timeout(60)
 def test_the_event_loop_goes_on_while_a_step_is_put_into_rays_store(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch, {}, restarts=0)
-    copied, asked = threading.Event(), []
+    copied = threading.Event()
+    asked: list[tuple[Any, ...]] = []
+
+    def remote(method: str, *given: Any) -> Answer:
+        asked.append((method, *given))
+        return Answer("result")
+
     for actor in lab.started:
-        actor.call = SimpleNamespace(remote=lambda method, *given: asked.append((method, *given)) or Answer("result"))
+        actor.call = SimpleNamespace(remote=remote)
 
     def put(sequences: Any) -> str:
         assert copied.wait(30), "a large step takes as long as the loop is given something else to do"

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -37,6 +38,10 @@ class Worker:
         os._exit(1)
 
 
+ACTOR: Any = Worker
+"""`Worker` as Ray's decorator made it."""
+
+
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ray.actor.ActorHandle]:
     """An actor on this machine, whose Python lies in a folder with a space and a letter that is not ASCII."""
@@ -45,7 +50,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ray.actor.Actor
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", str(environment / "bin" / Path(sys.executable).name))
         start_ray(Cluster())
-        worker = Worker.options(runtime_env={"env_vars": {"SET": "as for a run"}}).remote()
+        worker = ACTOR.options(runtime_env={"env_vars": {"SET": "as for a run"}}).remote()
         wait_for(worker.sleep.remote(0), 300, "the worker to come up")
         yield worker
         ray.shutdown()
@@ -53,9 +58,9 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ray.actor.Actor
 
 def test_a_deadline_names_what_was_waited_for(worker: ray.actor.ActorHandle) -> None:
     with pytest.raises(LabError, match="the kettle to boil"):
-        wait_for(Worker.remote().sleep.remote(30), 0.2, "the kettle to boil")
+        wait_for(ACTOR.remote().sleep.remote(30), 0.2, "the kettle to boil")
     with pytest.raises(LabError, match="the toast"):
-        asyncio.run(answer(Worker.remote().sleep.remote(30), 0.2, "the toast"))
+        asyncio.run(answer(ACTOR.remote().sleep.remote(30), 0.2, "the toast"))
 
 
 def test_a_problem_inside_an_actor_arrives_in_one_line(worker: ray.actor.ActorHandle) -> None:
@@ -63,7 +68,7 @@ def test_a_problem_inside_an_actor_arrives_in_one_line(worker: ray.actor.ActorHa
         wait_for(worker.refuse.remote(), 60, "the dog")
     with pytest.raises(LabError, match=r"the dog failed: .*KeyError.*bone"):
         wait_for(worker.stumble.remote(), 60, "the dog")
-    mortal = Worker.remote()
+    mortal = ACTOR.remote()
     with pytest.raises(LabError, match="died while the run waited for the dog") as caught:
         wait_for(mortal.die.remote(), 60, "the dog")
     assert "\n" not in str(caught.value)
@@ -84,7 +89,7 @@ def test_an_actor_that_ray_ended_for_want_of_memory_is_said_with_the_figures() -
 
 
 def test_answers_are_awaited_side_by_side_each_with_its_own_end(worker: ray.actor.ActorHandle) -> None:
-    mortal = Worker.remote()
+    mortal = ACTOR.remote()
     wait_for(mortal.sleep.remote(0.0), 60, "the dog to come up")
 
     async def all_of_them() -> list[object]:

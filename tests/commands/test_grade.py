@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from scalelab.cli import main
 CALLS = {"kind": "call", "entry_point": "f", "cases": [{"args": [2], "expected": 4}, {"args": [3], "expected": 9}]}
 
 
-def grade(folder: Path, task: str, lines: list[object], capsys: pytest.CaptureFixture[str], *sets: str) -> list[dict]:
+def grade(
+    folder: Path, task: str, lines: Sequence[object], capsys: pytest.CaptureFixture[str], *sets: str
+) -> list[dict]:
     source, out = folder / "in.jsonl", folder / "out.jsonl"
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     files = ["--in", str(source), "--out", str(out), "--workers", "1", "--json"]
@@ -157,7 +160,7 @@ def test_impossible_arguments_are_said_in_one_line(
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
-def test_programs_import_the_packages_that_are_named(tmp_path, capsys):
+def test_programs_import_the_packages_that_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     tests = {"kind": "asserts", "code": "import numpy as np\nassert np.array_equal(f(2), [0, 1])"}
     completion = "```python\nimport numpy as np\ndef f(n): return np.arange(n).tolist()\n```"

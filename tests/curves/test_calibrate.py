@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from scalelab.cli import main
-from scalelab.curves import Options, analyse, compare, curve, parallel
+from scalelab.curves import Analysis, Options, analyse, compare, curve, parallel
 from scalelab.curves import calibrate as calibrate_module
 from scalelab.curves.calibrate import SimulatedDesign, calibrate, like, planned
 from scalelab.curves.comparison import Comparison
@@ -101,6 +102,7 @@ def test_a_comparison_without_a_fit_is_not_counted_as_right(monkeypatch: pytest.
 def test_a_sweep_that_is_only_planned_is_simulated_with_its_own_evaluations() -> None:
     plan = Plan(spread=0.004, seeds=2, evaluations=12, prompts=200, samples=8, early_samples=2, recipes=3)
     setting = planned(plan, "math", 0.02, 0.1)
+    assert isinstance(setting.stderr, tuple)
     assert len(setting.compute_N) == len(setting.stderr) == 13
     assert setting.stderr[3] > 1.9 * setting.stderr[-1], "a quarter of the samples"
     assert (setting.recipes, setting.known_spread, setting.drift) == (3, None, plan.drift)
@@ -133,7 +135,7 @@ def test_error_rates_are_those_of_comparisons_that_know_what_this_one_knows() ->
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_rates(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sources = [table(tmp_path / f"{name}.csv", tasks=("math",), n=8, seed=seed) for seed, name in enumerate("xy")]
     assert main(["compare", *sources, "--calibrate", "2"]) == 1
     assert "give at least 10" in capsys.readouterr().err
@@ -153,7 +155,9 @@ def test_the_command_prints_the_rates(tmp_path, capsys: pytest.CaptureFixture[st
     assert "Of 30 simulated comparisons of 2 recipes on 2 tasks, whose words hold together, " in out
 
 
-def test_without_two_curves_of_a_task_there_are_no_words_to_count(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_two_curves_of_a_task_there_are_no_words_to_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = table(tmp_path / "x.csv", tasks=("math",), n=8, seed=0)
     other = table(tmp_path / "y.csv", tasks=("code",), n=8, seed=1)
     assert main(["compare", one, other, "--calibrate", "10"]) == 1
@@ -173,7 +177,7 @@ def test_design_prints_the_words_of_a_sweep(capsys: pytest.CaptureFixture[str]) 
     assert "Of 15 simulated comparisons of 3 recipes, whose words hold together, " in out
 
 
-def tasks(first: float, second: float, noise: float):
+def tasks(first: float, second: float, noise: float) -> list[Analysis]:
     """Two tasks of one run with these exponents."""
     compute, found = np.arange(41) / 40, []
     for at, (name, B) in enumerate((("math", first), ("code", second))):

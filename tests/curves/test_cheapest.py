@@ -30,7 +30,7 @@ def found_with(plan: Plan, error: float, difference: float) -> float:
         weight = prior * variance ** (-0.5 * plan.recipes * (plan.seeds - 1)) * np.exp(-0.5 * squares / variance)
         width = np.sqrt(2 * variance / plan.seeds + plan.prompt_spread**2 / plan.prompts)
         drawn = rng.normal(gap, rng.choice(width, 2000, p=weight / weight.sum()))
-        hits += np.mean(drawn > 0) >= (0.95 if plan.recipes == 2 else 0.975)
+        hits += bool(np.mean(drawn > 0) >= (0.95 if plan.recipes == 2 else 0.975))
     return hits / total
 
 

@@ -313,7 +313,7 @@ def test_hours_that_no_real_device_spent_are_called_those_of_a_simulated_cluster
             assert {entry["clock"] for entry in entries} == {clock}
 
 
-def test_a_log_that_names_no_unit_has_none_in_words(tmp_path: Path, capsys) -> None:
+def test_a_log_that_names_no_unit_has_none_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     named = Path(table(tmp_path / "named.csv", tasks=("math",)))
     plain = tmp_path / "plain.csv"
     plain.write_text(named.read_text().replace("gpu_hours", "compute"))

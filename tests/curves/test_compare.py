@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,11 @@ from hypothesis import strategies as st
 
 from scalelab import load_runs
 from scalelab.cli import main
-from scalelab.curves import Options, analyse, compare, curve, fit_curve, read_sources
+from scalelab.curves import Analysis, Curve, Options, analyse, compare, curve, fit_curve, read_sources
 from scalelab.curves.asymptotes import tie_groups
 from scalelab.curves.claims import claim_of, share_above, share_above_sorted
 from scalelab.curves.compare import against, compare_point
-from scalelab.curves.comparison import ComparisonSettings, Difference, entry_summary
+from scalelab.curves.comparison import Comparison, ComparisonSettings, ComparisonVerdict, Difference, entry_summary
 from scalelab.curves.crossing import crossing_of
 from scalelab.curves.efficiency import efficiency
 from scalelab.curves.fitting.intervals import quantiles_of_sorted, tails_of
@@ -35,13 +36,20 @@ COMPUTE = np.arange(31) / 30
 QUICK = Options(checks=False, shapes=False)
 
 
-def make(run="run", task="math", noise=0.004, seed=0, unit="GPU-hours", **parameters):
+def make(
+    run: str = "run",
+    task: str = "math",
+    noise: float = 0.004,
+    seed: int = 0,
+    unit: str = "GPU-hours",
+    **parameters: float,
+) -> Curve:
     points = rate(COMPUTE, **parameters) + noise * np.random.default_rng(seed).standard_normal(31)
     return curve(COMPUTE, np.clip(points, 0, 1), np.full(31, max(noise, 1e-4)), run=run, task=task, unit=unit)
 
 
 @cache
-def recipes():
+def recipes() -> list[Analysis]:
     """A baseline, one as high but slower, one lower, one higher but much slower."""
     return [
         analyse(make("base", seed=1, A=0.65, B=2.0, C_mid=0.15)),
@@ -52,7 +60,7 @@ def recipes():
 
 
 @cache
-def slower_by_half():
+def slower_by_half() -> Comparison:
     """Two recipes that differ in C_mid alone, by a factor of 1.5; three seeds of each, and the seeds shared."""
     return compare(
         [
@@ -128,7 +136,7 @@ def test_tie_rules() -> None:
     assert len(tie_groups(analyses, "margin", 1.0)) == 1
     assert [len(group) for group in tie_groups(analyses, "overlap")][-1] == 1
     with pytest.raises(LabError, match="unknown tie rule"):
-        compare(analyses, tie="coin")
+        compare(analyses, tie="coin")  # type: ignore[arg-type]  # no rule
 
 
 def test_probabilities_to_beat_add_up_and_follow_the_curves() -> None:
@@ -179,7 +187,8 @@ def test_a_crossing_is_told_by_the_word_of_the_table_and_not_by_that_of_the_pair
 def test_the_json_of_a_pair_has_the_word_of_the_table_and_beside_it_that_of_the_pair_alone() -> None:
     [found] = compare(recipes()[:2])
     names = [entry.run for entry in found.entries]
-    for told, reversed_ in (("better", "worse"), ("cannot tell", "cannot tell"), ("unstable", "cannot tell")):
+    cases: list[tuple[ComparisonVerdict, ComparisonVerdict]] = [("better", "worse"), ("cannot tell", "cannot tell")]
+    for told, reversed_ in (*cases, ("unstable", "cannot tell")):
         for entry in found.entries:
             [other] = [name for name in names if name != entry.run]
             pair = entry_summary(entry, found.entries, {"slower": told}, "base")["differences"][other]
@@ -201,7 +210,7 @@ def test_equal_curves_do_not_cross() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"at": -5.0}, {"at": 0.0}, {"at": np.nan}, {"run_spread": -1.0}, {"margin": -1.0}])
-def test_numbers_without_sense_are_refused(wrong) -> None:
+def test_numbers_without_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(LabError, match=r"cannot compare at|makes no sense"):
         compare(recipes(), **wrong)
 
@@ -211,7 +220,7 @@ def test_runs_of_one_name_are_not_compared() -> None:
         compare([*recipes(), recipes()[0]])
 
 
-def family(seeds: int, A: float, spread: float, run: str, rng: np.random.Generator, noise: float = 0.006):
+def family(seeds: int, A: float, spread: float, run: str, rng: np.random.Generator, noise: float = 0.006) -> Analysis:
     """Several seeds of one recipe, on the same compute."""
     rows = [
         rate(COMPUTE, A=A + spread * rng.standard_normal(), C_mid=0.15) + noise * rng.standard_normal(31)
@@ -315,7 +324,7 @@ def test_a_difference_is_told_from_the_error_that_it_risks_on() -> None:
 def test_an_order_holds_up_to_the_spread_of_seeds_that_is_said_and_not_to_the_next() -> None:
     pair = recipes()[:2]
 
-    def slower_less_base(**settings: float) -> Difference:
+    def slower_less_base(**settings: Any) -> Difference:
         [one] = compare(pair, **settings)
         return next(entry for entry in one.entries if entry.run == "slower").differences["base"]
 
@@ -363,7 +372,7 @@ def test_probabilities_from_draws_are_never_said_to_be_certain() -> None:
     assert [percent(chance) for chance in (0.0, 0.004, 0.5, 0.996, 1.0)] == ["<1%", "<1%", "50%", ">99%", ">99%"]
 
 
-def test_every_face_shows_the_same_rows(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_face_shows_the_same_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("base", 0.7), ("worse", 0.55))]
     [one] = compare([analyse(item) for item in read_sources([Path(source) for source in sources])])
     for options, cells, first in ((["--wide"], "cells", "rank"), ([], "short_cells", "run")):
@@ -381,7 +390,7 @@ def test_every_face_shows_the_same_rows(tmp_path, capsys: pytest.CaptureFixture[
 
 
 def test_the_table_of_a_comparison_fits_80_columns_and_a_plain_sentence_stands_above_it(
-    tmp_path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("base", 0.7), ("worse", 0.55))]
     assert main(["compare", *sources, "--seed-spread", "0.005"]) == 0
@@ -438,7 +447,7 @@ def test_draws_in_order_give_to_the_bit_what_draws_in_any_order_give(seed: int, 
         assert share_above_sorted(sorted_DM[0], level) == share_above(gap_DM[0] - level)
 
 
-def test_runs_from_different_base_models_are_told(tmp_path, capsys):
+def test_runs_from_different_base_models_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     digests = {"one": "a" * 64, "two": "a" * 64, "other": "b" * 64, "unknown": "<b>"}
     for at, (name, digest) in enumerate(digests.items()):
         points = rate(COMPUTE, A=0.7) + 0.004 * np.random.default_rng(at).standard_normal(31)

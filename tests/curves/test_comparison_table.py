@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 from scalelab.curves.comparison_table import COLUMNS, SHORT_COLUMNS, ComparisonRow
 
@@ -27,7 +28,8 @@ def test_a_column_sorts_by_a_field_of_the_rows_and_shows_it() -> None:
 
 
 def test_the_baseline_is_held_against_nothing_and_what_is_not_known_is_a_dash() -> None:
-    nothing = dict.fromkeys(["difference", "difference_low", "difference_high", "measured_difference", "probability"])
+    names = ("difference", "difference_low", "difference_high", "measured_difference", "probability")
+    nothing: dict[str, Any] = dict.fromkeys(names)
     baseline = replace(ROW, **nothing, compute_factor=None, verdict="", verdict_text="baseline")
     cells = dict(zip((column.key for column in COLUMNS), baseline.cells(), strict=True))
     assert (cells["difference"], cells["measured_difference"], cells["compute_factor"]) == ("", "", "")

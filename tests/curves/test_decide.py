@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from scalelab.cli import main
-from scalelab.curves import Options, analyse, curve, decide, forecast
+from scalelab.curves import Analysis, Options, analyse, curve, decide, forecast
 from scalelab.curves.forecast import gain_text
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate, table
@@ -18,7 +19,9 @@ from tests.helpers.curve_points import rate, table
 COMPUTE = np.arange(21) / 20
 
 
-def recipe(run: str, A: float, C_mid: float, seeds: int = 2, noise: float = 0.004, start: int = 0, task: str = ""):
+def recipe(
+    run: str, A: float, C_mid: float, seeds: int = 2, noise: float = 0.004, start: int = 0, task: str = ""
+) -> Analysis:
     rng = np.random.default_rng(start)
     rows = [rate(COMPUTE, A=A, C_mid=C_mid) + noise * rng.standard_normal(21) for _ in range(seeds)]
     labels = [f"{run}{seed}" for seed in range(seeds) for _ in COMPUTE]
@@ -65,7 +68,7 @@ def test_recipes_that_cannot_be_told_apart_ask_for_a_seed_before_they_ask_for_le
     assert found.regret > 0.001
 
 
-def longer(item, times: float):
+def longer(item: Analysis, times: float) -> Analysis:
     """The fit of the same points at so many times the compute."""
     return analyse(replace(item.fit.curve, compute_N=times * item.fit.curve.compute_N), Options(checks=False))
 
@@ -106,7 +109,7 @@ def test_tasks_count_alike_and_each_recipe_needs_all() -> None:
         decide(two, budget=0.0)
 
 
-def test_the_command_prints_the_page_and_json(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_page_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("base", 0.7), ("worse", 0.55))]
     assert main(["decide", *sources, "--budget", "500"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -123,7 +126,7 @@ def page(capsys: pytest.CaptureFixture[str], *command: str) -> str:
 
 
 @pytest.mark.parametrize("runs", [1, 2])
-def test_going_on_has_the_numbers_of_forecast(tmp_path, capsys: pytest.CaptureFixture[str], runs: int) -> None:
+def test_going_on_has_the_numbers_of_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str], runs: int) -> None:
     """The budget of twice the compute is the question that `forecast` answers, of the run itself and not of another."""
     sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("base", 0.7), ("worse", 0.55))]
     decided = page(capsys, "decide", *sources[:runs], "--budget", "1000")
@@ -139,7 +142,7 @@ def test_several_seeds_are_the_recipe_and_not_another_run_of_it() -> None:
     assert "another run" not in decide([recipe("a", 0.7, 0.1), recipe("b", 0.6, 0.1, start=1)], budget=1.0).text()[0]
 
 
-def test_nothing_to_gain_is_told_in_words(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_gain_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flat = table(tmp_path / "flat.csv", tasks=("math",))
     single = page(capsys, "decide", flat, "--budget", "0.001")
     assert "best of all" not in single

@@ -131,7 +131,9 @@ def test_the_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str])
         (["--seed-spread", "0.01", "--drift", "-1"], "a drift of -1 makes no sense"),
     ],
 )
-def test_questions_without_sense_are_one_line(argv: list[str], message: str, capsys) -> None:
+def test_questions_without_sense_are_one_line(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["design", *argv]) == 1
     err = capsys.readouterr().err
     assert message in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from curve_tables.contradictions import of_comparison, of_fit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalelab.curves import FitError, Options, analyse, compare, curve, pool_seeds, read_sources
+from scalelab.curves import Analysis, FitError, Options, analyse, compare, curve, pool_seeds, read_sources
 from scalelab.curves.fitting.density import Change, Density
 from scalelab.curves.fitting.joint import fit_curve
 from scalelab.curves.fitting.noise import DEFAULT
@@ -33,7 +34,7 @@ logs = st.fixed_dictionaries(
 )
 
 
-def read(log: dict, run: str):
+def read(log: dict[str, Any], run: str) -> Analysis | None:
     """The analysis of a random log; None where it carries no curve."""
     compute, points = run_points(log["points"], log["noise"], log["seed"], A=log["A"], B=log["B"], C_mid=log["C_mid"])
     points = np.clip(points + log["late"] * (compute > 0.6), 0, 1)
@@ -103,6 +104,7 @@ def test_a_late_change_integrates_out_as_in_dense_algebra() -> None:
     gram_LL = features_NL.T @ np.linalg.solve(dense_NN, features_NL) + 0.01 * np.eye(2)
     mean_L = np.linalg.solve(gram_LL, features_NL.T @ np.linalg.solve(dense_NN, points))
     np.testing.assert_allclose(cells.mean_XL[plain][0], mean_L, atol=1e-6)
+    assert cells.change_XQ is not None
     by_first, by_second, by_rate, own = cells.change_XQ[plain][0]
     white = feature_N / sigma_N**2
     np.testing.assert_allclose([by_first, by_second], white @ features_NL, rtol=1e-9)

@@ -27,8 +27,8 @@ parameters = st.fixed_dictionaries(
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(parameters)
-def test_exact_points_give_their_parameters_back(truth) -> None:
-    compute, points = run_points(30, **truth)
+def test_exact_points_give_their_parameters_back(truth: dict[str, float]) -> None:
+    compute, points = run_points(30, 0.0, 0, **truth)
     fit = fit_curve(curve(compute, points, np.full(31, 1e-4)), prior=None)
     for name, expected in truth.items():
         assert fit.parameters[name] == pytest.approx(expected, rel=2e-3)
@@ -57,7 +57,9 @@ def test_fits_do_not_depend_on_the_order_of_points(order: list[int], seed: int) 
 @settings(max_examples=25, deadline=None)
 @given(parameters, st.integers(0, 1000), st.integers(2, 18), st.floats(-1, 1))
 @example({"R0": 0.5, "A": 0.625, "B": 1.0, "C_mid": 0.5}, 0, 14, -1.0)
-def test_one_broken_evaluation_hardly_moves_the_curve(truth, seed: int, broken: int, by: float) -> None:
+def test_one_broken_evaluation_hardly_moves_the_curve(
+    truth: dict[str, float], seed: int, broken: int, by: float
+) -> None:
     compute, points = run_points(20, noise=0.004, seed=seed, **truth)
     assume(abs(by) > 0.2)
     clean = fit_curve(curve(compute, points, np.full(21, 0.004)))
@@ -133,7 +135,9 @@ def test_correlated_residuals_and_few_points_are_warned_of() -> None:
         (range(10), [0.3, 0.31, 0.29, 0.3, 0.31, 0.3, 0.29, 0.31, 0.3, 0.3], "neither rises nor falls|do not tell a"),
     ],
 )
-def test_points_without_a_curve_are_refused_with_the_reason(compute, points, reason: str) -> None:
+def test_points_without_a_curve_are_refused_with_the_reason(
+    compute: list[float] | range, points: list[float], reason: str
+) -> None:
     with pytest.raises(FitError, match=reason):
         fit_curve(
             curve(list(compute), list(points), seed=[at if spent == 0 else 0 for at, spent in enumerate(compute)])
@@ -240,6 +244,7 @@ def test_thousands_of_evaluations_are_averaged_with_their_neighbours() -> None:
     fit = fit_curve(curve(compute, points, np.full(5001, 0.02)))
     assert len(fit.curve) <= MOST_POINTS + 1
     assert fit.curve.compute_N[0] == 0
+    assert fit.curve.stderr_N is not None
     assert fit.curve.stderr_N[1:] == pytest.approx(0.02 / np.sqrt(5000 / MOST_POINTS), rel=0.03)
     assert fit.parameters["A"] == pytest.approx(0.7, abs=0.01)
     assert any("merged" in warning for warning in fit.warnings)

@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from scalelab.cli import main
 from scalelab.commands.ending import closing_lines
 from scalelab.curves import (
+    Curve,
     FitError,
     Options,
     analyse,
@@ -40,7 +42,7 @@ from scalelab.view.lab import Lab
 from tests.helpers.curve_points import rate, run_points
 
 QUICK = Options(checks=False)
-FALL = {"R0": 0.75, "A": 0.4, "B": 1.8, "C_mid": 0.3}
+FALL: dict[str, Any] = {"R0": 0.75, "A": 0.4, "B": 1.8, "C_mid": 0.3}
 COMPUTE = np.arange(21) / 20
 
 
@@ -71,7 +73,7 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def several(run: str, seed: int = 0, noise: float = 0.006, **parameters: float):
+def several(run: str, seed: int = 0, noise: float = 0.006, **parameters: float) -> Curve:
     """Three seeds of a recipe, whose A differ."""
     rng = np.random.default_rng(seed)
     ends = parameters.pop("A") + 0.012 * rng.standard_normal(3)
@@ -80,13 +82,15 @@ def several(run: str, seed: int = 0, noise: float = 0.006, **parameters: float):
     return curve(np.tile(COMPUTE, 3), np.concatenate(rates), np.full(63, noise), seed=labels, run=run)
 
 
-def mirrored(item):
+def mirrored(item: Curve) -> Curve:
     """Count failures for passes."""
     return replace(item, pass_rate_N=1 - item.pass_rate_N)
 
 
 @pytest.mark.slow
-def test_fit_says_from_where_a_task_falls_and_towards_which_floor(source: str, capsys) -> None:
+def test_fit_says_from_where_a_task_falls_and_towards_which_floor(
+    source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = said(capsys, "fit", source, "--sigmoid-only")
     assert re.search(r"joint · code: forgets: falls from 0\.7\d\d towards 0\.[34]\d\d \(80% 0\.\d{3}–0\.\d{3}\)", out)
     assert "of a sigmoid's fall was seen; no other shape was looked at" in out
@@ -105,7 +109,9 @@ def test_fit_says_from_where_a_task_falls_and_towards_which_floor(source: str, c
     assert 0.7 < code["gain_seen"] < 1
 
 
-def test_forecast_says_when_a_rate_is_fallen_to_and_that_more_compute_harms(source: str, capsys) -> None:
+def test_forecast_says_when_a_rate_is_fallen_to_and_that_more_compute_harms(
+    source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     argv = ["forecast", source, "--task", "code", "--at", "20", "40", "--target", "0.5", "0.9", "0.2", "--wide"]
     found, out = told(capsys, *argv), said(capsys, *argv)
     now, then = (one["value"] for one in found["forecasts"][:2])
@@ -170,7 +176,7 @@ def test_an_offset_between_seeds_keeps_a_floor_between_zero_and_the_start() -> N
 
 
 @pytest.mark.slow
-def test_decide_counts_what_is_forgotten(source: str, capsys) -> None:
+def test_decide_counts_what_is_forgotten(source: str, capsys: pytest.CaptureFixture[str]) -> None:
     """With math alone the joint run leads; with code, which it forgets, the other one does."""
     assert said(capsys, "decide", source, "--task", "math", "--budget", "20").startswith("Which recipe: joint.")
     out = said(capsys, "decide", source, "--budget", "20")
@@ -272,7 +278,9 @@ def test_a_given_start_is_kept() -> None:
         ([0.5, 0.49, 0.51, 0.5, 0.48, 0.5, 0.49, 0.48, 0.5, 0.49], "joint", "do not tell a fall|neither rises nor"),
     ],
 )
-def test_what_is_no_forgetting_is_refused_with_the_reason(points, method, reason: str) -> None:
+def test_what_is_no_forgetting_is_refused_with_the_reason(
+    points: list[float] | np.ndarray, method: Literal["joint", "power", "paper"], reason: str
+) -> None:
     with pytest.raises(FitError, match=reason):
         analyse(curve(range(10), points), replace(QUICK, method=method))
 
@@ -341,7 +349,7 @@ def test_closing_lines_of_a_run_say_what_it_forgets(source: str) -> None:
 
 
 @pytest.mark.slow
-def test_laws_and_designs_leave_out_what_falls(tmp_path: Path, capsys) -> None:
+def test_laws_and_designs_leave_out_what_falls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(written(tmp_path / "log.csv", a_code={"A": 0.6}, b_code={"A": 0.7}, c_code=FALL))
     head, *lines = path.read_text().splitlines()
     batch = {"a": 8, "b": 16, "c": 32}

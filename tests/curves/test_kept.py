@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalelab.curves import Options, analyse, curve
+from scalelab.curves import Curve, Options, analyse, curve
 from scalelab.curves.kept import analyse_kept, entry_bytes, entry_value
 from tests.helpers.curve_points import run_points
 
 QUICK = Options(checks=False)
 
 
-def points(noise: float = 0.006, seed: int = 4):
+def points(noise: float = 0.006, seed: int = 4) -> Curve:
     compute, rate = run_points(12, noise=noise, seed=seed)
     return curve(compute, rate, np.full(13, 0.006), seed=["a"] * 7 + ["b"] * 6)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ powers = st.tuples(st.floats(0.3, 1), st.floats(0.01, 0.5), st.floats(-2, 1)).ma
 curves = st.one_of(sigmoids.map(lambda theta: (SIGMOID, theta)), powers.map(lambda theta: (POWER, theta)))
 
 
-def differences(function, at, step=1e-6):
+def differences(function: Callable[[np.ndarray], np.ndarray], at: np.ndarray, step: float = 1e-6) -> np.ndarray:
     """Central differences of a vector function of a vector, `[out, in]`."""
     columns = [(function(at + step * e) - function(at - step * e)) / (2 * step) for e in np.eye(len(at))]
     return np.stack(columns, axis=-1)

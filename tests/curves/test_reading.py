@@ -6,6 +6,8 @@ import json
 import re
 from contextlib import suppress
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +69,7 @@ def test_what_cannot_be_read_is_refused_with_its_reason_by_every_command(
 
 
 def test_what_a_user_says_settles_what_the_log_does_not(tmp_path: Path) -> None:
-    def points(name: str, **settings: object) -> tuple[list[float], list[float], str]:
+    def points(name: str, **settings: Any) -> tuple[list[float], list[float], str]:
         [item] = read_with([write(tmp_path, name)], Reading(**settings))
         return item.compute_N.tolist(), np.round(item.pass_rate_N, 6).tolist(), item.unit
 
@@ -154,6 +156,9 @@ def test_the_mean_of_tasks_has_their_errors_as_independent(tmp_path: Path) -> No
     (tmp_path / "t.csv").write_text("task,gpu_hours,pass_rate,n\n" + "\n".join(lines) + "\n")
     x, y, mean = read_with([tmp_path / "t.csv"], Reading(mean={"x": 1.0, "y": 3.0}))
     assert len(mean) == len(COMPUTE) - 1  # the last place lacks y
+    assert x.stderr_N is not None
+    assert y.stderr_N is not None
+    assert mean.stderr_N is not None
     np.testing.assert_allclose(mean.stderr_N, np.hypot(0.25 * x.stderr_N[:-1], 0.75 * y.stderr_N))
     assert any("1 evaluations of single tasks" in note for note in mean.notes)
 
@@ -194,7 +199,8 @@ def test_points_weigh_by_their_samples_where_prompts_have_more_in_some_evaluatio
     (tmp_path / "evals.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     [item] = load_runs(tmp_path).curves
     binomial = [binomial_stderr(r, 50 * k) for r, k in zip(RATE, counts)]
-    np.testing.assert_allclose(item.stderr_N, binomial if early == 1 else 0.03)
+    assert item.stderr_N is not None
+    np.testing.assert_allclose(item.stderr_N, np.array(binomial) if early == 1 else np.array(0.03))
     A = analyse(item).params["A"]
     assert TrackedFits(tmp_path).after(records[-1])["fit/math/A"] == pytest.approx(A)
 
@@ -215,7 +221,7 @@ def test_a_run_folder_keeps_what_a_slow_reader_keeps(places: list[tuple[int, int
 
 
 @given(st.lists(st.floats(0, 1e6, allow_nan=False), unique=True, min_size=1, max_size=20), st.randoms())
-def test_a_table_out_of_order_keeps_all_of_its_evaluations(compute: list[float], random) -> None:
+def test_a_table_out_of_order_keeps_all_of_its_evaluations(compute: list[float], random: Random) -> None:
     """Every second one may come late: a resumed run would go on from there."""
     late = sorted(compute)
     for at in range(0, len(late) - 1, 2):
@@ -227,7 +233,7 @@ def test_a_table_out_of_order_keeps_all_of_its_evaluations(compute: list[float],
 
 
 @given(st.lists(st.floats(0, 1e6, allow_nan=False), unique=True, min_size=1, max_size=20), st.randoms())
-def test_a_table_in_any_order_keeps_all_or_says_what_was_lost(compute: list[float], random) -> None:
+def test_a_table_in_any_order_keeps_all_or_says_what_was_lost(compute: list[float], random: Random) -> None:
     shuffled = list(compute)
     random.shuffle(shuffled)
     found = stitch(np.array(shuffled), np.linspace(0, 1, len(shuffled)), None, "refuse", False, "hours")
@@ -293,7 +299,7 @@ def test_any_table_is_read_as_an_ordered_curve_or_refused_in_one_line(
     path = tmp_path_factory.mktemp("table") / ("t.tsv" if delimiter == "\t" else "t.csv")
     quoted = [delimiter.join(f'"{cell}"' for cell in row) for row in (columns, *rows)]
     path.write_text("\n".join(quoted) + "\n")
-    repeats = data.draw(st.sampled_from(("refuse", "later", "mean")))
+    repeats: Any = data.draw(st.sampled_from(("refuse", "later", "mean")))
     try:
         curves = read_with([path], Reading(repeats=repeats, start=0.0))
     except LabError as error:

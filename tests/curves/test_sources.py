@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def write_run(folder: Path, records, manifest=None) -> Path:
+def write_run(folder: Path, records: Iterable[Mapping[str, Any]], manifest: Mapping[str, Any] | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "evals.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if manifest is not None:
@@ -29,7 +31,7 @@ def write_run(folder: Path, records, manifest=None) -> Path:
     return folder
 
 
-def evaluation(step, compute, rate, task="math"):
+def evaluation(step: int, compute: float, rate: float, task: str = "math") -> dict[str, Any]:
     return {
         "step": step, "version": step, "compute": compute, "compute_unit": "core-hours", "task": task,
         "compute_by_role": {"generator": compute / 2, "trainer": compute / 2, "evaluation": 0.0},
@@ -54,6 +56,7 @@ def test_csv_jsonl_and_parquet_give_the_same_curve(tmp_path: Path) -> None:
         assert (item.task, item.unit) == ("code", "GPU-hours")
         np.testing.assert_array_equal(item.compute_N, [c for c, _ in ROWS])
         np.testing.assert_array_equal(item.pass_rate_N, [r for _, r in ROWS])
+        assert item.stderr_N is not None
         np.testing.assert_allclose(item.stderr_N, [binomial_stderr(r, 100) for _, r in ROWS])
 
 
@@ -243,6 +246,7 @@ def test_wandb_chart_and_history_exports(tmp_path: Path) -> None:
     assert [item.unit for item in read_sources([write(tmp_path / "c.csv", chart)])] == ["steps", "steps"]
     counted = history.replace("loss", "n").replace("1.0", "50").replace("0.8", "50")
     for item in read_sources([write(tmp_path / "h.csv", counted)], {"pass_rate": "eval/*/acc", "n": "n"}):
+        assert item.stderr_N is not None
         np.testing.assert_allclose(item.stderr_N, [binomial_stderr(r, 50) for r in item.pass_rate_N])
     with pytest.raises(LabError, match="row 4, column eval/math/acc: 30 lies outside"):
         read_sources([write(tmp_path / "h.csv", history.replace("0.3", "30"))], {"pass_rate": "eval/*/acc"})
@@ -256,6 +260,7 @@ def test_compute_that_wandb_logged_apart_is_the_last_before_the_evaluation(tmp_p
 
 def test_a_table_with_a_step_column_of_wandb_is_still_a_table(tmp_path: Path) -> None:
     (item,) = read_sources([write(tmp_path / "t.csv", "_step,compute,pass_rate,task,n\n0,1,0.1,math,100\n")])
+    assert item.stderr_N is not None
     assert (item.task, item.stderr_N.tolist()) == ("math", [binomial_stderr(0.1, 100)])
 
 
@@ -277,6 +282,7 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="no column 'accuracy' for pass_rate; it has step, perf/gpu_hours"):
         read_sources([tmp_path / "tb"], {"pass_rate": "accuracy"})
     (weighed,) = read_sources([tmp_path / "tb"], {"pass_rate": "eval/*/pass_rate", "n": "eval/*/samples"})
+    assert weighed.stderr_N is not None
     np.testing.assert_allclose(weighed.stderr_N, [binomial_stderr(r, 100) for r in (0.1, 0.3, 0.5)], atol=1e-6)
     with pytest.raises(LabError, match="no column 'size' for n; it has step, perf"):
         read_sources([tmp_path / "tb"], {"pass_rate": "eval/*/pass_rate", "n": "size"})
@@ -287,7 +293,7 @@ def test_tensorboard_events(tmp_path: Path) -> None:
 RATES = (0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.62)
 
 
-def rising(scale=1.0):
+def rising(scale: float = 1.0) -> list[dict[str, Any]]:
     return [evaluation(10 * i, scale * i, rate) for i, rate in enumerate(RATES)]
 
 
@@ -340,6 +346,7 @@ def test_percentages_and_rewards_are_brought_to_rates(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", "compute,pass_rate,stderr\n1,10,2\n2,30,2\n")
     (item,) = read_sources([path], rate_range=(0, 100))
     assert item.pass_rate_N.tolist() == [0.1, 0.3]
+    assert item.stderr_N is not None
     assert item.stderr_N.tolist() == [0.02, 0.02]
     (item,) = read_sources([write(tmp_path / "r.csv", "compute,pass_rate\n1,-1\n2,0.5\n")], rate_range=(-1, 1))
     assert item.pass_rate_N.tolist() == [0.0, 0.75]
@@ -395,12 +402,12 @@ def test_a_data_frame_goes_in_and_comes_out() -> None:
 
 
 @pytest.mark.parametrize("hostile", [None, "high", 10**400, [0.1]])
-def test_lists_of_anything_else_than_numbers_are_refused_in_one_line(hostile: object) -> None:
+def test_lists_of_anything_else_than_numbers_are_refused_in_one_line(hostile: Any) -> None:
     with pytest.raises(LabError, match=r"run, row 3, column pass_rate: .{1,70} is not a number") as found:
         fit([0, 1, 2, 3, 4], [0.1, 0.2, hostile, 0.4, 0.5])
     assert "\n" not in str(found.value)
     with pytest.raises(LabError, match="give one number for each evaluation"):
-        fit([0, 1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4, 0.5], 0.01)
+        fit([0, 1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4, 0.5], 0.01)  # type: ignore[arg-type]  # one for all
 
 
 @pytest.mark.parametrize("hostile", [["math"], {"a": 1}, None, 3, "1e400"])

@@ -80,6 +80,8 @@ def test_the_command_names_the_settings_of_the_cheapest_evaluations(capsys: pyte
     ("given", "message"),
     [(["--early-samples", "17"], "17 early samples of 16"), (["--full-from", "1"], "all samples from 1 of the budget")],
 )
-def test_evaluations_that_cannot_be_are_refused(given: list[str], message: str, capsys) -> None:
+def test_evaluations_that_cannot_be_are_refused(
+    given: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["design", "--seed-spread", "0.01", *given]) == 1
     assert message in capsys.readouterr().err

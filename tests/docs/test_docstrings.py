@@ -30,11 +30,11 @@ def first_lines(source: str) -> Iterator[tuple[int, str]]:
             if text:
                 yield node.body[0].lineno, text.partition("\n")[0]
             for before, after in pairwise(node.body):
-                text = (
+                below = (
                     after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
                 )
-                if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(text, str):
-                    yield after.lineno, text.strip().partition("\n")[0]
+                if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(below, str):
+                    yield after.lineno, below.strip().partition("\n")[0]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

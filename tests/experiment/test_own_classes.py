@@ -126,8 +126,8 @@ def test_a_class_of_ones_own_may_be_an_override(folder: Path) -> None:
 def test_a_function_of_ones_own_is_bound_by_its_name(folder: Path, how: str) -> None:
     own = module(folder)
     if how == "fragment":
-        lines = ("Run.tasks = (@FunctionTask(),)", "FunctionTask.prompts = 'p'", "FunctionTask.function = @OWN.reward")
-        lines += ("FunctionTask.thinking = True",)
+        lines: tuple[str, ...] = ("Run.tasks = (@FunctionTask(),)", "FunctionTask.prompts = 'p'")
+        lines += ("FunctionTask.function = @OWN.reward", "FunctionTask.thinking = True")
         spec = mine(folder, *lines)
     else:
         spec = "mine.py"

@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import hypothesis.strategies as st
 import pytest
@@ -141,7 +141,7 @@ def test_every_field_of_the_lab_takes_a_value_as_it_is_or_refuses_it_in_one_line
         return
     taken = resolved.bindings[field] if field in resolved.bindings else value.strip()
     try:
-        literal = ast.literal_eval(value.strip())
+        literal: Any = ast.literal_eval(value.strip())
     except (ValueError, SyntaxError):
         assert taken in (value.strip(), value.strip().lower() == "true") or str(taken).strip("@()") in value
     else:

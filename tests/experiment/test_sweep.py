@@ -336,7 +336,7 @@ def test_a_manifest_that_is_none_is_refused_in_one_line(content: str | bytes) ->
         (run.path / "config.gin").write_text(member.resolved.config_gin())
         (run.path / "manifest.json").write_bytes(content if isinstance(content, bytes) else content.encode())
         try:
-            state = run.state()
+            state: str = run.state()
         except LabError as error:
             state = str(error)
     assert state in ("unfinished", "finished") or (

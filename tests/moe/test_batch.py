@@ -20,7 +20,7 @@ about_a_budget_of_10 = st.lists(st.one_of(st.integers(5, 7), st.integers(11, 30)
 
 
 @given(lengths, st.integers(1, 4), st.integers(1, 100))
-def test_every_sequence_is_dealt_once_and_ranks_keep_step(lengths, ranks, budget):
+def test_every_sequence_is_dealt_once_and_ranks_keep_step(lengths: list[int], ranks: int, budget: int) -> None:
     plan = deal(lengths, ranks, budget)
     assert len(plan) == ranks
     assert len({len(micro_batches) for micro_batches in plan}) == 1
@@ -30,7 +30,9 @@ def test_every_sequence_is_dealt_once_and_ranks_keep_step(lengths, ranks, budget
 
 @given(lengths, st.integers(1, 4), st.integers(1, 200))
 @example([15, 6, 6, 6, 6, 6], 1, 10)
-def test_micro_batches_keep_their_budget_and_differ_by_less_than_the_longest_sequence(lengths, ranks, budget):
+def test_micro_batches_keep_their_budget_and_differ_by_less_than_the_longest_sequence(
+    lengths: list[int], ranks: int, budget: int
+) -> None:
     plan = [micro for rank in deal(lengths, ranks, budget) for micro in rank]
     loads = [sum(lengths[i] for i in micro) for micro in plan]
     assert max(loads) - min(loads) <= max(lengths)
@@ -38,13 +40,13 @@ def test_micro_batches_keep_their_budget_and_differ_by_less_than_the_longest_seq
 
 
 @given(about_a_budget_of_10, st.integers(1, 2))
-def test_a_sequence_beyond_the_budget_lifts_it_for_no_other(lengths, ranks):
+def test_a_sequence_beyond_the_budget_lifts_it_for_no_other(lengths: list[int], ranks: int) -> None:
     plan = [micro for rank in deal(lengths, ranks, 10) for micro in rank]
     assert all(len(micro) <= 1 or sum(lengths[i] for i in micro) <= 10 for micro in plan)
 
 
 @pytest.mark.parametrize("shortest", [256, 8192, 10240, 12288])
-def test_a_step_of_long_completions_keeps_its_budget(shortest):
+def test_a_step_of_long_completions_keeps_its_budget(shortest: int) -> None:
     """Packing as few micro-batches as the tokens need would overfill them by a half, and a GPU's memory with them."""
     lengths = np.random.default_rng(0).integers(shortest, 14336, 768).tolist()
     plan = deal(lengths, 8, 16384)
@@ -54,7 +56,7 @@ def test_a_step_of_long_completions_keeps_its_budget(shortest):
 
 
 @given(lengths, st.sampled_from([None, 1, 4, 16]))
-def test_segments_hold_each_token_once_in_its_chunk(lengths, chunk):
+def test_segments_hold_each_token_once_in_its_chunk(lengths: list[int], chunk: int | None) -> None:
     layout = segments(lengths, chunk)
     total = sum(lengths)
     gather, places = layout.packed_to_padded_P, layout.padded_to_packed_T
@@ -70,7 +72,7 @@ def test_segments_hold_each_token_once_in_its_chunk(lengths, chunk):
 
 
 @given(lengths)
-def test_packed_targets_are_the_next_tokens_and_align_undoes_the_shift(lengths):
+def test_packed_targets_are_the_next_tokens_and_align_undoes_the_shift(lengths: list[int]) -> None:
     sequences = [TrainingSequence(np.arange(n, dtype=np.int32) + 10 * i) for i, n in enumerate(lengths)]
     packed = pack(sequences, {None})
     moved = packed.align(packed.targets_T.float())
@@ -80,7 +82,9 @@ def test_packed_targets_are_the_next_tokens_and_align_undoes_the_shift(lengths):
 
 
 @given(lengths, st.sampled_from([None, 1, 4, 16]), st.integers(1, 4), st.integers(1, 3))
-def test_ranks_that_share_a_row_see_together_what_one_sees(lengths, chunk, ranks, multiple):
+def test_ranks_that_share_a_row_see_together_what_one_sees(
+    lengths: list[int], chunk: int | None, ranks: int, multiple: int
+) -> None:
     """By the definition: a token sees those before it in its own chunk of its own sequence."""
     sequences = [TrainingSequence(np.arange(1, n + 1, dtype=np.int32)) for n in lengths]
     shares = [pack(sequences, {chunk}, share=Share(rank, ranks, multiple)) for rank in range(ranks)]
@@ -94,7 +98,8 @@ def test_ranks_that_share_a_row_see_together_what_one_sees(lengths, chunk, ranks
     for rank, share in enumerate(shares):
         layout = share.layouts[chunk]
         seen = list(range(layout.before, layout.before + layout.entering))
-        places, place = {}, 0
+        places: dict[int, int] = {}
+        place = 0
         for count, length in layout.shapes:
             places.update((place + i, i % length) for i in range(count * length))
             place += count * length
@@ -106,19 +111,20 @@ def test_ranks_that_share_a_row_see_together_what_one_sees(lengths, chunk, ranks
         assert padding.tolist() == [rank * size + t >= total for t in range(size)]
 
 
-def test_a_token_that_keeps_a_rank_in_step_counts_as_padding():
+def test_a_token_that_keeps_a_rank_in_step_counts_as_padding() -> None:
     packed = pack([TrainingSequence(np.ones(1, np.int32))], {None}, share=Share(0, 1, 2), idle=True)
+    assert packed.padding_1T is not None
     assert packed.padding_1T.tolist() == [[True, True]]
 
 
-def test_a_sequence_and_its_extras_must_fit():
+def test_a_sequence_and_its_extras_must_fit() -> None:
     with pytest.raises(MoeError, match="at least one token"):
         TrainingSequence(np.zeros(0, np.int32))
     with pytest.raises(MoeError, match="'weight' has shape"):
         TrainingSequence(np.zeros(3, np.int32), {"weight": np.zeros(2, np.float32)})
 
 
-def test_config_batch_and_results_load_without_torch():
+def test_config_batch_and_results_load_without_torch() -> None:
     modules = "moe.model.architectures, moe.sequences, moe.settings, moe.errors, moe.model.families, moe.train.result"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,5 +1,7 @@
 """Products of bfloat16 matrices through fp32: rounded once, differentiable, and no other type is changed."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
@@ -7,7 +9,8 @@ from hypothesis import strategies as st
 
 from moe.cpu import bfloat16
 
-MM, BMM, ADDMM, BADDBMM = (bfloat16.PRODUCTS[name] for name in ("mm", "bmm", "addmm", "baddbmm"))
+PRODUCTS: dict[str, Any] = bfloat16.PRODUCTS
+MM, BMM, ADDMM, BADDBMM = (PRODUCTS[name] for name in ("mm", "bmm", "addmm", "baddbmm"))
 SIZES = st.integers(1, 9)
 
 

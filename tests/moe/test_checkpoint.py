@@ -4,7 +4,10 @@ import json
 import random
 import resource
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +32,7 @@ from moe.checkpoint.folder import (
     write_manifest,
 )
 from moe.errors import MoeError
+from moe.train.trainer import Trainer
 from tests.helpers.moe_models import DENSE, MOE, batch, weighted, weights
 
 slow = pytest.mark.slow
@@ -37,13 +41,13 @@ POLICY = CheckpointPolicy(keep_last=2, keep_every=4)
 
 
 @given(st.sets(st.integers(0, 300)), st.integers(1, 5), st.none() | st.integers(1, 50))
-def test_a_policy_keeps_the_newest_and_every_so_many(steps, last, every):
+def test_a_policy_keeps_the_newest_and_every_so_many(steps: set[int], last: int, every: int | None) -> None:
     kept = CheckpointPolicy(last, every).kept(steps)
     newer = {step: sum(other > step for other in steps) for step in steps}
     assert kept == {step for step in steps if newer[step] < last or (every and step % every == 0)}
 
 
-def small(root, step, name=None):
+def small(root: Path, step: int, name: str | None = None) -> Path:
     """A whole checkpoint of nothing but its manifest."""
     path = root / (name or step_folder(root, step).name)
     path.mkdir(parents=True)
@@ -51,7 +55,7 @@ def small(root, step, name=None):
     return path
 
 
-def test_a_damaged_checkpoint_takes_no_place_and_the_one_just_written_stays(tmp_path):
+def test_a_damaged_checkpoint_takes_no_place_and_the_one_just_written_stays(tmp_path: Path) -> None:
     policy = CheckpointPolicy(keep_last=1, keep_every=100)
     for step in (100, 120, 150):
         small(tmp_path, step)
@@ -64,7 +68,7 @@ def test_a_damaged_checkpoint_takes_no_place_and_the_one_just_written_stays(tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000100", "step_000120"]
 
 
-def test_a_checkpoint_that_was_being_replaced_gets_its_name_back(tmp_path):
+def test_a_checkpoint_that_was_being_replaced_gets_its_name_back(tmp_path: Path) -> None:
     small(tmp_path, 3, ".step_000003.old")
     small(tmp_path, 4, ".step_000004.old")
     small(tmp_path, 4)
@@ -76,7 +80,7 @@ def test_a_checkpoint_that_was_being_replaced_gets_its_name_back(tmp_path):
 
 
 @slow
-def test_training_on_from_a_checkpoint_equals_never_stopping(make, tmp_path):
+def test_training_on_from_a_checkpoint_equals_never_stopping(make: Callable[..., Trainer], tmp_path: Path) -> None:
     straight = make(MOE)
     for step in range(4):
         if step == 2:
@@ -92,11 +96,13 @@ def test_training_on_from_a_checkpoint_equals_never_stopping(make, tmp_path):
 
 
 @slow
-def test_a_checkpoint_written_while_training_goes_on_is_of_the_moment_it_was_asked_for(make, tmp_path, monkeypatch):
+def test_a_checkpoint_written_while_training_goes_on_is_of_the_moment_it_was_asked_for(
+    make: Callable[..., Trainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The writer is held until two more steps are taken, so that whatever it does not copy would be new."""
     one, held, write = make(MOE), threading.Event(), moe.checkpoint.saver.write
 
-    def late(*args):
+    def late(*args: Any) -> None:
         assert held.wait(900)
         write(*args)
 
@@ -119,7 +125,9 @@ def test_a_checkpoint_written_while_training_goes_on_is_of_the_moment_it_was_ask
 
 
 @slow
-def test_only_whole_checkpoints_count_and_policy_decides_which_stay(make, tmp_path, monkeypatch):
+def test_only_whole_checkpoints_count_and_policy_decides_which_stay(
+    make: Callable[..., Trainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = make(DENSE)
     for step in range(1, 8):
         one.version = step
@@ -128,7 +136,7 @@ def test_only_whole_checkpoints_count_and_policy_decides_which_stay(make, tmp_pa
     assert [path.name for path in finished_checkpoints(tmp_path)] == ["step_000004", "step_000006", "step_000007"]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
-    def torn(*args):
+    def torn(*args: object) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr(moe.checkpoint.saver, "_publish", torn)
@@ -140,7 +148,9 @@ def test_only_whole_checkpoints_count_and_policy_decides_which_stay(make, tmp_pa
 
 
 @slow
-def test_a_save_that_never_ends_is_named(make, tmp_path, monkeypatch):
+def test_a_save_that_never_ends_is_named(
+    make: Callable[..., Trainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, held = make(DENSE, save_deadline=0.4), threading.Event()
     monkeypatch.setattr(moe.checkpoint.saver, "write", lambda *args: held.wait(900))
     one.save(tmp_path / "step_000001", background=True)
@@ -150,7 +160,9 @@ def test_a_save_that_never_ends_is_named(make, tmp_path, monkeypatch):
 
 
 @slow
-def test_a_checkpoint_can_be_written_before_the_first_step_and_written_over(make, tmp_path):
+def test_a_checkpoint_can_be_written_before_the_first_step_and_written_over(
+    make: Callable[..., Trainer], tmp_path: Path
+) -> None:
     one = make(DENSE)
     one.save(tmp_path / "ck")
     one.train_step(batch(0), weighted)
@@ -161,7 +173,7 @@ def test_a_checkpoint_can_be_written_before_the_first_step_and_written_over(make
 
 
 @slow
-def test_random_states_come_back(make, tmp_path):
+def test_random_states_come_back(make: Callable[..., Trainer], tmp_path: Path) -> None:
     one = make(DENSE)
     draw = lambda: (random.random(), np.random.rand(), torch.rand(1).item())  # noqa: E731
     one.save(tmp_path / "ck")
@@ -171,7 +183,7 @@ def test_random_states_come_back(make, tmp_path):
 
 
 @slow
-def test_a_foreign_or_damaged_checkpoint_is_named(make, tmp_path):
+def test_a_foreign_or_damaged_checkpoint_is_named(make: Callable[..., Trainer], tmp_path: Path) -> None:
     make(replace(MOE, hidden_size=64)).save(tmp_path / "step_000001")
     make(DENSE).save(tmp_path / "step_000002")
     one = make(MOE)
@@ -187,13 +199,13 @@ def test_a_foreign_or_damaged_checkpoint_is_named(make, tmp_path):
     one.load(tmp_path / "step_000003")
 
 
-def damages():
+def damages() -> Iterator[tuple[str, Callable[[Path], object], str]]:
     """Damages to a file of a checkpoint, and the message for each."""
 
-    def truncate(file):
+    def truncate(file: Path) -> None:
         file.write_bytes(file.read_bytes()[:1000])
 
-    def flip(file):
+    def flip(file: Path) -> None:
         content = bytearray(file.read_bytes())
         content[len(content) // 2] ^= 1
         file.write_bytes(content)
@@ -208,7 +220,9 @@ def damages():
 
 
 @slow
-def test_every_damage_is_named_and_the_checkpoint_before_it_still_loads(make, tmp_path):
+def test_every_damage_is_named_and_the_checkpoint_before_it_still_loads(
+    make: Callable[..., Trainer], tmp_path: Path
+) -> None:
     one = make(DENSE)
     for step in (1, 2):
         one.version = step
@@ -232,7 +246,9 @@ def test_every_damage_is_named_and_the_checkpoint_before_it_still_loads(make, tm
 
 @slow
 @pytest.mark.parametrize("room", [pytest.param(1_000, marks=pytest.mark.nightly), 100_000])
-def test_a_full_disk_leaves_the_old_checkpoint_and_model(make, tmp_path, room):
+def test_a_full_disk_leaves_the_old_checkpoint_and_model(
+    make: Callable[..., Trainer], tmp_path: Path, room: int
+) -> None:
     one = make(MOE)
     one.save(tmp_path / "ck")
     one.save_hf(tmp_path / "hf")

@@ -4,7 +4,9 @@ import json
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,15 +25,15 @@ pytestmark = pytest.mark.slow
 class Evil:
     """Writes a file when it is unpickled."""
 
-    def __init__(self, trace):
+    def __init__(self, trace: Path) -> None:
         self.trace = trace
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
         return os.mkdir, (str(self.trace),)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint with everything in it."""
     path = tmp_path_factory.mktemp("stranger") / "step_000001"
     one = trainer(DENSE)
@@ -41,25 +43,25 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def stranger(whole, tmp_path):
+def stranger(whole: Path, tmp_path: Path) -> Path:
     """A copy of it to be made hostile."""
     return Path(shutil.copytree(whole, tmp_path / "step_000001"))
 
 
-def vouch(path):
+def vouch(path: Path) -> None:
     """Update the manifest to match the files, as a stranger can."""
     content = json.loads((path / MANIFEST).read_text())
     content["files"] = {name: digest(path / name) for name in content["files"]}
     (path / MANIFEST).write_text(json.dumps(content))
 
 
-def change_metadata(path, change):
+def change_metadata(path: Path, change: Callable[[Any], object]) -> None:
     metadata = pickle.loads((path / METADATA).read_bytes())
     (path / METADATA).write_bytes(pickle.dumps(change(metadata) or metadata))
     vouch(path)
 
 
-def evil_object(path, trace):
+def evil_object(path: Path, trace: Path) -> None:
     """Put code in the place of the random state, behind all else in its file."""
 
     file = path / "__0_0.distcp"
@@ -67,7 +69,7 @@ def evil_object(path, trace):
     with open(file, "ab") as out:
         torch.save({"random": Evil(trace)}, out)
 
-    def move(metadata):
+    def move(metadata: Any) -> None:
         for index, place in metadata.storage_data.items():
             if index.fqn.startswith("random"):
                 place.offset, place.length = at, file.stat().st_size - at
@@ -75,25 +77,25 @@ def evil_object(path, trace):
     change_metadata(path, move)
 
 
-def evil_metadata(path, trace):
+def evil_metadata(path: Path, trace: Path) -> None:
     (path / METADATA).write_bytes(pickle.dumps(Evil(trace)))
     vouch(path)
 
 
-def evil_inside(path, trace):
-    def change(metadata):
+def evil_inside(path: Path, trace: Path) -> None:
+    def change(metadata: Any) -> None:
         metadata.planner_data = Evil(trace)
 
     change_metadata(path, change)
 
 
-def evil_common(path, trace):
+def evil_common(path: Path, trace: Path) -> None:
     torch.save({"counters": Evil(trace)}, path / "common.pt")
     vouch(path)
 
 
 @pytest.mark.parametrize("harm", [evil_metadata, evil_inside, evil_object, evil_common])
-def test_code_in_a_checkpoint_is_never_run(stranger, tmp_path, harm):
+def test_code_in_a_checkpoint_is_never_run(stranger: Path, tmp_path: Path, harm: Callable[[Path, Path], None]) -> None:
     trace = tmp_path / "trace"
     harm(stranger, trace)
     one = trainer(DENSE)
@@ -111,7 +113,7 @@ def test_code_in_a_checkpoint_is_never_run(stranger, tmp_path, harm):
     assert not trace.exists()
 
 
-def test_the_same_code_runs_where_nobody_looks(stranger, tmp_path):
+def test_the_same_code_runs_where_nobody_looks(stranger: Path, tmp_path: Path) -> None:
     """The attack is real: Python's own unpickler falls for it."""
     evil_metadata(stranger, tmp_path / "trace")
     with open(stranger / METADATA, "rb") as file:
@@ -119,28 +121,30 @@ def test_the_same_code_runs_where_nobody_looks(stranger, tmp_path):
     assert (tmp_path / "trace").exists()
 
 
-def outside(metadata):
+def outside(metadata: Any) -> None:
     next(iter(metadata.storage_data.values())).relative_path = "../../secret"
 
 
-def beyond(metadata):
+def beyond(metadata: Any) -> None:
     next(iter(metadata.storage_data.values())).length = 2**60
 
 
-def other_kind(metadata):
+def other_kind(metadata: Any) -> None:
     metadata.state_dict_metadata["embedding.word_embeddings.weight"] = "a tensor"
 
 
-def no_part(metadata):
+def no_part(metadata: Any) -> None:
     metadata.state_dict_metadata["embedding.word_embeddings.weight"].chunks[0].sizes = torch.Size([10**9, 1])
 
 
-def a_list(metadata):
+def a_list(metadata: Any) -> list[Any]:
     return [metadata]
 
 
 @pytest.mark.parametrize("change", [outside, beyond, other_kind, no_part, a_list])
-def test_a_description_that_leads_elsewhere_is_refused(stranger, tmp_path, change):
+def test_a_description_that_leads_elsewhere_is_refused(
+    stranger: Path, tmp_path: Path, change: Callable[[Any], object]
+) -> None:
     change_metadata(stranger, change)
     with pytest.raises(MoeError, match=r"not to be trusted"):
         export_checkpoint(stranger, tmp_path / "out")
@@ -148,12 +152,12 @@ def test_a_description_that_leads_elsewhere_is_refused(stranger, tmp_path, chang
         check_trusted(stranger)
 
 
-def test_a_whole_checkpoint_is_trusted(whole, tmp_path):
+def test_a_whole_checkpoint_is_trusted(whole: Path, tmp_path: Path) -> None:
     check_trusted(whole)
     assert export_checkpoint(whole, tmp_path / "out").model_type == "llama"
 
 
-def in_one_line(read):
+def in_one_line(read: Callable[[], object]) -> None:
     """Read something: it succeeds, or says in one line why not."""
     said = ""
     try:
@@ -165,7 +169,7 @@ def in_one_line(read):
 
 @settings(max_examples=150)
 @given(st.data())
-def test_any_change_to_the_description_is_refused_or_harmless(whole, data):
+def test_any_change_to_the_description_is_refused_or_harmless(whole: Path, data: st.DataObject) -> None:
     """Any bytes in the file are read, or refused in one line."""
     content = bytearray((whole / METADATA).read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
@@ -190,7 +194,7 @@ json_values = st.recursive(
 
 @settings(max_examples=150)
 @given(st.data())
-def test_any_manifest_is_read_or_refused_in_one_line(whole, data):
+def test_any_manifest_is_read_or_refused_in_one_line(whole: Path, data: st.DataObject) -> None:
     stored = json.loads((whole / MANIFEST).read_text())
     name = data.draw(st.sampled_from(sorted(stored)))
     if data.draw(st.booleans()):
@@ -209,7 +213,7 @@ def test_any_manifest_is_read_or_refused_in_one_line(whole, data):
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff\xfe", b"[]", b"null", b'{"format": 1e999}', b""])
-def test_a_manifest_that_is_none_is_named(tmp_path, content):
+def test_a_manifest_that_is_none_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "step_000001").mkdir()
     (tmp_path / "step_000001" / MANIFEST).write_bytes(content)
     with pytest.raises(MoeError, match="cannot be read"):

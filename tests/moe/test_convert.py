@@ -4,7 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from moe.errors import MoeError
+from moe.model.families import Model
 from moe.model.size import parameters
 from moe.weights.convert import export_checkpoint, import_folder
 from moe.weights.hf_folder import FolderWeights, is_multimodal, save_folder, write_text_model
@@ -38,7 +42,7 @@ ALL = (DENSE, MOE, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, SMOLLM3, OLMO2, GL
 MODELS = {model.model_type: model for model in ALL}
 
 
-def write(folder, model, dtype=torch.bfloat16, **options):
+def write(folder: Path, model: Model, dtype: torch.dtype = torch.bfloat16, **options: Any) -> dict[str, torch.Tensor]:
     """A folder with random weights; returns them."""
     stream = torch.Generator().manual_seed(0)
     weights = {
@@ -49,7 +53,7 @@ def write(folder, model, dtype=torch.bfloat16, **options):
     return weights
 
 
-def assert_holds(folder, weights):
+def assert_holds(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
     found = FolderWeights(folder)
     assert set(found) == set(weights)
     for name, tensor in weights.items():
@@ -58,7 +62,7 @@ def assert_holds(folder, weights):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_in_and_out_is_bit_exact_and_transformers_loads_it(name, tmp_path):
+def test_in_and_out_is_bit_exact_and_transformers_loads_it(name: str, tmp_path: Path) -> None:
     model = MODELS[name]
     weights = write(tmp_path / "in", model)
     (tmp_path / "in" / "tokenizer.json").write_text("{}")
@@ -73,7 +77,7 @@ def test_in_and_out_is_bit_exact_and_transformers_loads_it(name, tmp_path):
     assert_holds(tmp_path / "theirs", weights)
 
 
-def test_a_trainer_starts_from_what_was_imported_and_its_checkpoint_is_exported(tmp_path):
+def test_a_trainer_starts_from_what_was_imported_and_its_checkpoint_is_exported(tmp_path: Path) -> None:
     weights = write(tmp_path / "in", MIXTRAL, torch.float32)
     import_folder(tmp_path / "in", tmp_path / "step_000000")
     ours = trainer(MIXTRAL)
@@ -90,7 +94,7 @@ def test_a_trainer_starts_from_what_was_imported_and_its_checkpoint_is_exported(
     assert not torch.equal(trained["model.norm.weight"], weights["model.norm.weight"])
 
 
-def test_experts_in_stacks_and_text_models_within_others_are_read(tmp_path):
+def test_experts_in_stacks_and_text_models_within_others_are_read(tmp_path: Path) -> None:
     """Stacked experts as in transformers' state_dict(), and text models as in Llama-4's checkpoints on the hub."""
     for model, stacked in ((QWEN3_MOE, "mlp"), (MIXTRAL, "mlp")):
         weights = write(tmp_path / model.model_type, model)
@@ -116,7 +120,7 @@ def test_experts_in_stacks_and_text_models_within_others_are_read(tmp_path):
     assert all(torch.equal(text_model[name], tensor) for name, tensor in weights.items())
 
 
-def test_modules_that_guess_further_tokens_are_left_out_and_routers_biases_become_fp32(tmp_path):
+def test_modules_that_guess_further_tokens_are_left_out_and_routers_biases_become_fp32(tmp_path: Path) -> None:
     weights = write(tmp_path / "in", GLM4_MOE)
     more = {name.replace("layers.2.", "layers.3."): tensor for name, tensor in weights.items() if "layers.2." in name}
     narrow = {name: tensor.bfloat16().clone() for name, tensor in {**weights, **more}.items()}
@@ -130,7 +134,7 @@ def test_modules_that_guess_further_tokens_are_left_out_and_routers_biases_becom
     assert json.loads((tmp_path / "out" / "config.json").read_text())["num_nextn_predict_layers"] == 0
 
 
-def test_a_stored_copy_of_a_tied_embedding_is_left_out_unless_it_differs(tmp_path):
+def test_a_stored_copy_of_a_tied_embedding_is_left_out_unless_it_differs(tmp_path: Path) -> None:
     weights = write(tmp_path, QWEN3)
     file = tmp_path / "model.safetensors"
     save_file({**weights, "lm_head.weight": weights["model.embed_tokens.weight"].clone()}, file)
@@ -163,7 +167,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_folder_with_wrong_tensors_is_named_and_leaves_nothing(how, tmp_path):
+def test_a_folder_with_wrong_tensors_is_named_and_leaves_nothing(how: str, tmp_path: Path) -> None:
     change, message = BROKEN[how]
     weights = write(tmp_path / "in", DENSE)
     change(weights)
@@ -173,8 +177,8 @@ def test_a_folder_with_wrong_tensors_is_named_and_leaves_nothing(how, tmp_path):
     assert os.listdir(tmp_path) == ["in"]
 
 
-def test_a_folder_with_wrong_files_is_named_and_leaves_nothing(tmp_path):
-    def refused(match):
+def test_a_folder_with_wrong_files_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    def refused(match: str) -> None:
         with pytest.raises(MoeError, match=match):
             import_folder(folder, tmp_path / "checkpoint")
         assert os.listdir(tmp_path) == ["in"]
@@ -197,10 +201,10 @@ def test_a_folder_with_wrong_files_is_named_and_leaves_nothing(tmp_path):
     refused(r"config.json does not exist")
 
 
-def test_damage_found_only_while_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
+def test_damage_found_only_while_writing_leaves_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "in", DENSE)
 
-    def broken(self, name):
+    def broken(self: FolderWeights, name: str) -> None:
         raise OSError("the disk is gone")
 
     monkeypatch.setattr(FolderWeights, "__getitem__", broken)
@@ -209,11 +213,11 @@ def test_damage_found_only_while_writing_leaves_no_checkpoint(tmp_path, monkeypa
     assert os.listdir(tmp_path) == ["in"]
 
 
-def test_wrong_checkpoints_are_named_and_leave_nothing(tmp_path):
+def test_wrong_checkpoints_are_named_and_leave_nothing(tmp_path: Path) -> None:
     write(tmp_path / "in", DENSE)
     import_folder(tmp_path / "in", tmp_path / "good")
 
-    def refused(match, target="out"):
+    def refused(match: str, target: str = "out") -> None:
         with pytest.raises(MoeError, match=match):
             export_checkpoint(tmp_path / "good", tmp_path / target)
         assert sorted(os.listdir(tmp_path)) == ["good", "in"]
@@ -250,9 +254,9 @@ for name in ("small", "big"):
 
 
 @pytest.mark.parametrize("kind", [pytest.param("mixtral", marks=pytest.mark.nightly), "llama4_text"])
-def test_conversions_hold_one_layer_not_the_model(kind, tmp_path):
+def test_conversions_hold_one_layer_not_the_model(kind: str, tmp_path: Path) -> None:
     """All experts of a layer are one parameter. Conversions of a small model first bring in all the code."""
-    small = MODELS[kind]
+    small: Any = MODELS[kind]
     big = replace(
         small, num_hidden_layers=8, hidden_size=512, intermediate_size=512, num_local_experts=8, vocab_size=512
     )
@@ -272,7 +276,7 @@ def test_conversions_hold_one_layer_not_the_model(kind, tmp_path):
     assert exported < 1.15  # two thirds, and another as it is read
 
 
-def test_the_commands_say_what_they_made(tmp_path, capsys):
+def test_the_commands_say_what_they_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = write(tmp_path / "in", DENSE)
     assert cli.main(["import", str(tmp_path / "in"), str(tmp_path / "checkpoint"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -1,7 +1,9 @@
 """Tensors of a GPU trainer lie on the device; the meta device in a GPU's place makes a mismatch an error."""
 
 import copy
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,13 +17,14 @@ from moe.errors import MoeError
 from moe.model.attention import _attend
 from moe.model.layers import Router, StackedExperts
 from moe.ranks.parallel import most_memory
+from moe.train.trainer import Trainer
 from tests.helpers.moe_models import MOE
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def on_device(make, monkeypatch):
+def on_device(make: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Megatron's config of a trainer whose parameters are built on a device."""
     config = copy.copy(make(MOE).model.config)
     config.use_cpu_initialization, config.params_dtype = False, torch.bfloat16
@@ -30,14 +33,15 @@ def on_device(make, monkeypatch):
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_router_its_loads_and_its_biases_lie_where_the_model_is(on_device, frozen):
+def test_a_router_its_loads_and_its_biases_lie_where_the_model_is(on_device: Any, frozen: bool) -> None:
     router = Router(on_device, get_default_pg_collection())
     router.weight.requires_grad_(not frozen)
     router.add_bias()
+    assert router.bias_E is not None
     assert {t.device.type for t in (router.weight, router.load_E, router.bias_E)} == {"meta"}
 
 
-def test_experts_take_counts_from_the_host(on_device):
+def test_experts_take_counts_from_the_host(on_device: Any) -> None:
     experts, hidden = 4, on_device.hidden_size
     with FakeTensorMode():
         stacked = StackedExperts(experts, on_device, get_default_pg_collection())
@@ -48,22 +52,30 @@ def test_experts_take_counts_from_the_host(on_device):
     assert out_TH.shape == (12, hidden)
 
 
-def test_a_gpu_that_is_not_there_is_refused_and_not_replaced_by_cores(make):
+def test_a_gpu_that_is_not_there_is_refused_and_not_replaced_by_cores(make: Callable[..., Trainer]) -> None:
     why = r"torch .* is built without CUDA: install|CUDA does not start .*: look at nvidia-smi"
     with pytest.raises(MoeError, match=rf"is to train on a GPU, and ({why})"):
         make(MOE, device="gpu")
 
 
-def test_a_cpu_is_not_replaced_by_a_gpu(make, monkeypatch):
+def test_a_cpu_is_not_replaced_by_a_gpu(make: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(MoeError, match="CUDA sees a GPU: hide it"):
         make(MOE, device="cpu")
 
 
-def test_the_most_memory_of_a_rank_is_its_gpus_on_a_gpu_and_its_processs_on_a_cpu(monkeypatch):
+def test_the_most_memory_of_a_rank_is_its_gpus_on_a_gpu_and_its_processs_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """`trainer_peak_gib` in metrics.jsonl; what ranks exchange is put on the CPU here."""
-    asked, tensor = [], torch.tensor
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: asked.append(device) or 7 * 2**30)
+    asked: list[Any] = []
+    tensor = torch.tensor
+
+    def max_memory_allocated(device: Any) -> int:
+        asked.append(device)
+        return 7 * 2**30
+
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", max_memory_allocated)
     monkeypatch.setattr(torch, "tensor", lambda value, dtype, device: tensor(value, dtype=dtype))
     monkeypatch.setattr(dist, "all_reduce", lambda most, op: None)
     gpu = SimpleNamespace(type="cuda")
@@ -74,11 +86,13 @@ def test_the_most_memory_of_a_rank_is_its_gpus_on_a_gpu_and_its_processs_on_a_cp
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_attention_on_a_gpu_is_computed_in_the_models_own_type(device, monkeypatch):
+def test_attention_on_a_gpu_is_computed_in_the_models_own_type(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's CPU kernel alone is faster in fp32."""
-    seen, attention = [], F.scaled_dot_product_attention
+    seen: list[torch.dtype] = []
 
-    def watched(q, k, v, **more):
+    attention = F.scaled_dot_product_attention
+
+    def watched(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **more: Any) -> torch.Tensor:
         seen.extend(x.dtype for x in (q, k, v))
         return attention(q, k, v, **more)
 
@@ -89,7 +103,7 @@ def test_attention_on_a_gpu_is_computed_in_the_models_own_type(device, monkeypat
     assert seen == [torch.float32 if device == "cpu" else torch.bfloat16] * 3
 
 
-def test_a_checkpoint_copies_what_is_on_a_gpu_to_the_host():
+def test_a_checkpoint_copies_what_is_on_a_gpu_to_the_host() -> None:
     host = torch.ones(3)
     with FakeTensorMode():
         on_gpu = SimpleNamespace(data=torch.empty(3, device="cuda"))

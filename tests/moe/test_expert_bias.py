@@ -3,7 +3,10 @@
 Axes: `_T` tokens, `_E` experts, `_K` experts of a token, `_H` hidden size.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +15,10 @@ from hypothesis import strategies as st
 
 from moe.errors import MoeError
 from moe.model.choice import Choice
+from moe.model.decoder import DecoderConfig
+from moe.model.families import Model
 from moe.settings import OptimizerConfig, TrainerSetup
+from moe.train.trainer import Trainer
 from moe.weights.convert import export_checkpoint, import_folder
 from moe.weights.hf_folder import read_biases
 from moe.weights.links import EXPERT_BIAS
@@ -24,11 +30,11 @@ RATE = 0.02
 
 
 @pytest.fixture
-def make():
+def make() -> Iterator[Callable[..., Trainer]]:
     """Trainers that are closed at the end."""
     made = []
 
-    def build(model, **settings):
+    def build(model: Model, **settings: Any) -> Trainer:
         made.append(trainer(model, **settings))
         return made[-1]
 
@@ -37,7 +43,7 @@ def make():
         one.close()
 
 
-def biases_of(one):
+def biases_of(one: Trainer) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in weights(one).items() if name.endswith(EXPERT_BIAS)}
 
 
@@ -46,7 +52,9 @@ def biases_of(one):
     st.lists(st.floats(-5, 5, width=32), min_size=5, max_size=5),
     st.integers(1, 5),
 )
-def test_the_best_by_score_and_bias_are_chosen_with_their_own_scores(scores, biases, k):
+def test_the_best_by_score_and_bias_are_chosen_with_their_own_scores(
+    scores: list[list[float]], biases: list[float], k: int
+) -> None:
     choice = Choice()
     choice.bias_E = torch.tensor(biases)
     top_TK, chosen_TK = choice.choose(torch.tensor(scores), k)
@@ -59,16 +67,18 @@ def test_the_best_by_score_and_bias_are_chosen_with_their_own_scores(scores, bia
 
 
 @pytest.mark.parametrize("model", [MOE, QWEN3_MOE, MIXTRAL], ids=lambda model: model.model_type)
-def test_a_chosen_expert_weighs_what_its_logit_says(make, model):
+def test_a_chosen_expert_weighs_what_its_logit_says(make: Callable[..., Trainer], model: DecoderConfig) -> None:
     router = make(model, expert_bias=RATE).model.routers[0]
     hidden_T1H = torch.randn(40, 1, model.hidden_size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        router.bias_E.copy_(torch.linspace(-1, 1, len(router.bias_E)))
+        assert router.bias_E is not None
+        bias_E = router.bias_E
+        bias_E.copy_(torch.linspace(-1, 1, len(bias_E)))
         probs_TE, chosen_TE = router(hidden_T1H)
         logits_TE = hidden_T1H.squeeze(1) @ router.weight.T
     moved = 0
     for logit_E, prob_E, chosen_E in zip(logits_TE, probs_TE, chosen_TE):
-        best = sorted(range(len(logit_E)), key=lambda e: -(logit_E[e] + router.bias_E[e]))[: router.topk]
+        best = sorted(range(len(logit_E)), key=lambda e: -(logit_E[e] + bias_E[e]))[: router.topk]
         assert sorted(best) == chosen_E.nonzero().flatten().tolist()
         wanted = logit_E[best].sigmoid() if model is MOE else logit_E[best].softmax(0)
         torch.testing.assert_close(prob_E[best], wanted)
@@ -76,30 +86,31 @@ def test_a_chosen_expert_weighs_what_its_logit_says(make, model):
     assert moved > 10
 
 
-def test_a_step_moves_each_bias_by_the_rate_toward_the_mean_load(make):
+def test_a_step_moves_each_bias_by_the_rate_toward_the_mean_load(make: Callable[..., Trainer]) -> None:
     router = make(MOE, expert_bias=RATE).model.routers[0]
     load_E = torch.arange(16.0)
     load_E[7] = load_E[8] = load_E.mean()
     router.move_bias(load_E, RATE)
     for expert, load in enumerate(load_E):
         wanted = RATE if load < load_E.mean() else -RATE if load > load_E.mean() else 0.0
+        assert router.bias_E is not None
         assert router.bias_E[expert].item() == pytest.approx(wanted)
 
 
-def test_biases_alone_spread_tokens_over_the_experts(make):
+def test_biases_alone_spread_tokens_over_the_experts(make: Callable[..., Trainer]) -> None:
     one = make(MOE, expert_bias=RATE)
     told = [one.train_step(batch(0, 60), weighted, lr=0.0).metrics["moe_imbalance"] for _ in range(20)]
     assert told[-1] < 0.7 * told[0]
 
 
-def test_a_skipped_step_moves_no_bias(make):
+def test_a_skipped_step_moves_no_bias(make: Callable[..., Trainer]) -> None:
     one = make(MOE, expert_bias=RATE, optimizer=OptimizerConfig(max_skipped=0))
     result = one.train_step(batch(0), lambda logprobs_T, *_: (logprobs_T.sum() * float("nan"), {}))
     assert result.skipped
     assert all(not bias_E.any() for bias_E in biases_of(one).values())
 
 
-def test_biases_travel_with_weights_folders_and_checkpoints(make, tmp_path):
+def test_biases_travel_with_weights_folders_and_checkpoints(make: Callable[..., Trainer], tmp_path: Path) -> None:
     one = make(MOE, expert_bias=RATE)
     one.train_step(batch(0), weighted)
     held, biases = weights(one), biases_of(one)
@@ -119,7 +130,7 @@ def test_biases_travel_with_weights_folders_and_checkpoints(make, tmp_path):
     assert all(torch.equal(bias_E, biases[name]) for name, bias_E in read_biases(tmp_path / "exported").items())
 
 
-def test_a_checkpoint_without_biases_begins_with_none(make, tmp_path):
+def test_a_checkpoint_without_biases_begins_with_none(make: Callable[..., Trainer], tmp_path: Path) -> None:
     plain = make(MOE)
     plain.save(tmp_path / "step_000001")
     plain.close()
@@ -129,7 +140,7 @@ def test_a_checkpoint_without_biases_begins_with_none(make, tmp_path):
     assert all(not bias_E.any() for bias_E in biases_of(one).values())
 
 
-def test_biases_are_never_lost_in_silence(make, tmp_path):
+def test_biases_are_never_lost_in_silence(make: Callable[..., Trainer], tmp_path: Path) -> None:
     one = make(MOE, expert_bias=RATE)
     one.train_step(batch(0), weighted)
     one.save(tmp_path / "step_000001")
@@ -148,7 +159,7 @@ def test_biases_are_never_lost_in_silence(make, tmp_path):
         import_folder(tmp_path / "folder", tmp_path / "step_000002")
 
 
-def test_biases_that_could_not_work_are_refused(make):
+def test_biases_that_could_not_work_are_refused(make: Callable[..., Trainer]) -> None:
     with pytest.raises(ValueError, match="two ways"):
         TrainerSetup(expert_bias=0.1, balance=0.01)
     with pytest.raises(MoeError, match="this model is dense"):

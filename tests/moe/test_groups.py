@@ -1,5 +1,6 @@
 """Process groups of one rank."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,5 +51,7 @@ def check_two_ranks(rank: int, meeting: str) -> None:
 
 
 @pytest.mark.parametrize(("check", "world"), [(check_one_rank, 1), (check_two_ranks, 2)])
-def test_groups_of_one_rank_are_shared_and_groups_of_several_are_not(check, world: int, tmp_path: Path) -> None:
+def test_groups_of_one_rank_are_shared_and_groups_of_several_are_not(
+    check: Callable[[int, str], None], world: int, tmp_path: Path
+) -> None:
     mp.start_processes(check, (f"file://{tmp_path}/meet",), nprocs=world, start_method="spawn")

@@ -1,6 +1,7 @@
 """Layouts that do not cut the model or fit the ranks are refused, with the nearest that would."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,13 +31,17 @@ sizes = st.sampled_from([1, 2, 3, 4, 5, 6, 8, 16])
         (replace(Llama(), vocab_size=511).to_hf(), Layout(tensor=2), 2, "does not divide 511 words of the vocabulary"),
     ],
 )  # fmt: skip
-def test_what_is_refused_says_why_and_what_is_nearest(model, layout, world, message):
+def test_what_is_refused_says_why_and_what_is_nearest(
+    model: dict[str, Any], layout: Layout, world: int, message: str
+) -> None:
     with pytest.raises(MoeError, match=message):
         check_layout(model, layout, world)
 
 
 @given(st.sampled_from([DENSE, MOE]), st.builds(Layout, sizes, sizes, sizes, sizes, sizes), st.integers(1, 32))
-def test_the_nearest_layout_is_valid_and_a_valid_one_is_its_own(model, layout, world):
+def test_the_nearest_layout_is_valid_and_a_valid_one_is_its_own(
+    model: dict[str, Any], layout: Layout, world: int
+) -> None:
     nearest = nearest_layout(model, layout, world)
     check_layout(model, nearest, world)
     if nearest == layout:
@@ -45,10 +50,10 @@ def test_the_nearest_layout_is_valid_and_a_valid_one_is_its_own(model, layout, w
         check_layout(model, layout, world)
 
 
-def test_expert_groups_may_span_tensor_and_context_ranks():
+def test_expert_groups_may_span_tensor_and_context_ranks() -> None:
     check_layout(MOE, Layout(tensor=2, context=2, expert=2, expert_tensor=2), 4)
 
 
-def test_a_run_is_refused_before_it_starts():
+def test_a_run_is_refused_before_it_starts() -> None:
     with pytest.raises(LabError, match=r"Cluster.trainers = 1 .* does not divide 2 key/value heads: .* tensor=2"):
         resolve("quickstart", ["Layout.tensor=3"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from hypothesis import given
@@ -46,7 +48,9 @@ def of_torch(config: OptimizerConfig, steps: int) -> list[float]:
     st.integers(1, 12),
     st.sampled_from([0.0, 0.1, 0.5]),
 )
-def test_every_step_s_learning_rate_is_that_of_torch_s_schedulers(decay, warmup, fifths, end) -> None:
+def test_every_step_s_learning_rate_is_that_of_torch_s_schedulers(
+    decay: Literal["linear", "cosine", "wsd"], warmup: int, fifths: int, end: float
+) -> None:
     config = OptimizerConfig(lr=1e-3, warmup_steps=warmup, decay=decay, decay_until=warmup + 5 * fifths, lr_at_end=end)
     ours = [config.rate(step) for step in range(warmup + 5 * fifths)]
     assert ours == pytest.approx(of_torch(config, len(ours)), rel=1e-9, abs=1e-15)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from moe.model.families import Llama4Text, Mixtral, Model, Qwen3Moe
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import Link, links, shapes
 
-_SIZES = {
+_SIZES: dict[str, Any] = {
     "vocab_size": 96,
     "hidden_size": 64,
     "num_hidden_layers": 2,

@@ -1,6 +1,9 @@
 """Megatron's models against transformers' on the same weights: every feature, packed or alone."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +13,11 @@ import transformers
 from moe.cpu import host as cpu_host
 from moe.errors import MoeError
 from moe.model import gpt as models
-from moe.model.architectures import architecture
+from moe.model.architectures import Architecture, architecture
 from moe.model.decoder import Llama3Rope
 from moe.model.packing import pack
+from moe.sequences import TrainingSequence
+from moe.train.trainer import Trainer
 from tests.helpers.moe_models import (
     DEEPSEEK_V3,
     DENSE,
@@ -56,8 +61,10 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="class", params=MODELS.values(), ids=MODELS)
-def pair(request, tmp_path_factory):
+@pytest.fixture(scope="class", params=list(MODELS.values()), ids=list(MODELS))
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Trainer, transformers.PreTrainedModel]]:
     """Our trainer and transformers' model of what it exported; no two norms are alike."""
     ours = trainer(request.param)
     stream = torch.Generator().manual_seed(1)
@@ -71,25 +78,27 @@ def pair(request, tmp_path_factory):
     ours.close()
 
 
-def logits(model, sequences, chunks):
+def logits(model: torch.nn.Module, sequences: list[TrainingSequence], chunks: Any) -> torch.Tensor:
     with cpu_host.megatron(), torch.no_grad():
         return models.forward(model.eval(), pack(sequences, chunks), labels=False)[0]
 
 
 @torch.no_grad()
-def reference(theirs, sequence):
+def reference(theirs: transformers.PreTrainedModel, sequence: TrainingSequence) -> torch.Tensor:
     return theirs(input_ids=torch.from_numpy(sequence.tokens_T).long()[None]).logits[0]
 
 
 class TestAgainstTransformers:
-    def test_packed_logits_equal_transformers_one_by_one(self, pair):
+    def test_packed_logits_equal_transformers_one_by_one(
+        self, pair: tuple[Trainer, transformers.PreTrainedModel]
+    ) -> None:
         ours, theirs = pair
         sequences = batch(0)
         packed = logits(ours.model, sequences, architecture(ours.hf_config).chunks)
         for part, sequence in zip(packed.split([len(s) for s in sequences]), sequences):
             torch.testing.assert_close(part, reference(theirs, sequence), rtol=1e-6, atol=1e-5)
 
-    def test_logprobs_equal_transformers(self, pair):
+    def test_logprobs_equal_transformers(self, pair: tuple[Trainer, transformers.PreTrainedModel]) -> None:
         ours, theirs = pair
         sequences = batch(1)
         for sequence, logprobs_T in zip(sequences, ours.logprobs(sequences)):
@@ -99,7 +108,7 @@ class TestAgainstTransformers:
             wanted = reference(theirs, sequence).log_softmax(-1)[:-1].gather(1, tokens[1:, None])[:, 0]
             np.testing.assert_allclose(logprobs_T[1:], wanted, rtol=0, atol=1e-5)
 
-    def test_a_sequence_does_not_feel_its_neighbours(self, pair):
+    def test_a_sequence_does_not_feel_its_neighbours(self, pair: tuple[Trainer, transformers.PreTrainedModel]) -> None:
         ours, _ = pair
         sequences = batch(2, count=5)
         together = ours.logprobs(sequences)
@@ -107,7 +116,7 @@ class TestAgainstTransformers:
             np.testing.assert_allclose(logprobs_T, ours.logprobs([sequence])[0], rtol=0, atol=1e-5)
 
 
-def test_experts_are_chosen_by_logit_where_sigmoids_tie(tmp_path):
+def test_experts_are_chosen_by_logit_where_sigmoids_tie(tmp_path: Path) -> None:
     """Scaled up, several of a token's router logits have sigmoid 1 in fp32."""
     ours = trainer(MOE)
     try:
@@ -122,7 +131,7 @@ def test_experts_are_chosen_by_logit_where_sigmoids_tie(tmp_path):
         ours.close()
 
 
-OFF = {
+OFF: dict[str, dict[str, Any]] = {
     "chunked attention": {"attention_chunk_size": 4096},
     "QK norm": {"use_qk_norm": False},
     "layers without RoPE": {"no_rope_layers": [1, 1, 1, 1], "layer_types": ["chunked_attention"] * 4},
@@ -138,13 +147,13 @@ OFF = {
 
 
 @pytest.mark.parametrize("feature", OFF)
-def test_each_attention_feature_matters_and_equals_transformers(feature, tmp_path):
+def test_each_attention_feature_matters_and_equals_transformers(feature: str, tmp_path: Path) -> None:
     plain = trainer(MOE)
     sequences = batch(3)
     with_feature = np.concatenate(plain.logprobs(sequences))
     plain.save_hf(tmp_path)
     plain.close()
-    changed = Changed(OFF[feature])
+    changed: Any = Changed(OFF[feature])
     ours = trainer(changed)
     try:
         ours.load_weights(tmp_path)
@@ -162,17 +171,17 @@ def test_each_attention_feature_matters_and_equals_transformers(feature, tmp_pat
         ours.close()
 
 
-def off(**fields):
+def off(**fields: Any) -> Callable[[Architecture], Architecture]:
     """An architecture without some of its features."""
 
-    def change(arch):
+    def change(arch: Architecture) -> Architecture:
         return replace(arch, fields={**arch.fields, **fields})
 
     return change
 
 
-def layers_off(**changes):
-    def change(arch):
+def layers_off(**changes: Any) -> Callable[[Architecture], Architecture]:
+    def change(arch: Architecture) -> Architecture:
         attention = [replace(layer.attention, **changes) for layer in arch.layers]
         return replace(arch, layers=tuple(map(lambda layer, a: replace(layer, attention=a), arch.layers, attention)))
 
@@ -192,7 +201,7 @@ TAKEN_AWAY = {
 
 
 @pytest.fixture(scope="module")
-def scout(tmp_path_factory):
+def scout(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainingSequence, torch.Tensor]:
     """A folder of Scout in miniature, a sequence, and what transformers says of it."""
     folder = tmp_path_factory.mktemp("scout")
     ours = trainer(MOE)
@@ -203,12 +212,16 @@ def scout(tmp_path_factory):
     return folder, sequence, reference(theirs, sequence)
 
 
-def scout_logits(scout, monkeypatch, change):
+def scout_logits(
+    scout: tuple[Path, TrainingSequence, torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Architecture], Architecture],
+) -> torch.Tensor:
     """Ours without a feature."""
     folder, sequence, _ = scout
     whole = architecture
 
-    def without(hf_config):
+    def without(hf_config: dict[str, Any]) -> Architecture:
         return change(whole(hf_config))
 
     monkeypatch.setattr(models, "architecture", without)
@@ -221,17 +234,23 @@ def scout_logits(scout, monkeypatch, change):
 
 
 @pytest.mark.parametrize("feature", TAKEN_AWAY)
-def test_without_any_one_of_scouts_features_the_logits_are_not_transformers(feature, scout, monkeypatch):
+def test_without_any_one_of_scouts_features_the_logits_are_not_transformers(
+    feature: str, scout: tuple[Path, TrainingSequence, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     error = (scout_logits(scout, monkeypatch, TAKEN_AWAY[feature]) - scout[2]).abs().max()
     assert error > 1e-2
 
 
-def test_with_all_of_scouts_features_they_are(scout, monkeypatch):
+def test_with_all_of_scouts_features_they_are(
+    scout: tuple[Path, TrainingSequence, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.testing.assert_close(scout_logits(scout, monkeypatch, lambda arch: arch), scout[2], rtol=1e-6, atol=1e-5)
 
 
-def test_without_the_shared_expert_scouts_weights_have_no_place(scout, monkeypatch):
-    def change(arch):
+def test_without_the_shared_expert_scouts_weights_have_no_place(
+    scout: tuple[Path, TrainingSequence, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(arch: Architecture) -> Architecture:
         kept = {name: value for name, value in arch.fields.items() if "shared_expert" not in name}
         return replace(arch, fields=kept)
 
@@ -242,14 +261,14 @@ def test_without_the_shared_expert_scouts_weights_have_no_place(scout, monkeypat
 class Changed:
     """The miniature with entries of its config.json replaced."""
 
-    def __init__(self, entries):
+    def __init__(self, entries: dict[str, Any]) -> None:
         self.entries = entries
 
-    def to_hf(self):
+    def to_hf(self) -> dict[str, Any]:
         return {**MOE.to_hf(), **self.entries}
 
 
-def test_configs_as_the_hub_writes_them_are_read():
+def test_configs_as_the_hub_writes_them_are_read() -> None:
     """Scout's has empty lists for defaults, and the rotary base at the top."""
     hf = MOE.to_hf()
     derived = ("no_rope_layers", "layer_types", "moe_layers", "rope_parameters")
@@ -258,12 +277,12 @@ def test_configs_as_the_hub_writes_them_are_read():
     assert architecture(bare) == architecture(hf)
 
 
-def test_yarn_has_positions_up_to_its_factor_times_the_original_length():
+def test_yarn_has_positions_up_to_its_factor_times_the_original_length() -> None:
     with pytest.raises(ValueError, match=r"YaRN stretches to 64 positions .* but max_position_embeddings is 65"):
         replace(QWEN2, max_position_embeddings=65)
 
 
-def test_unknown_architectures_and_features_are_named():
+def test_unknown_architectures_and_features_are_named() -> None:
     with pytest.raises(
         MoeError,
         match="'mamba' is not supported; supported are deepseek_v3, glm4_moe, llama, llama4_text, mistral, mixtral, ",

@@ -5,6 +5,9 @@ of 1e-8 in place of the paper's 1e-15 (ScaleRL A.3) would show.
 """
 
 import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from moe.cpu import host as cpu_host
 from moe.errors import MoeError
 from moe.settings import OptimizerConfig, TrainerSetup
+from moe.train.trainer import Trainer
 from tests.helpers.moe_models import DENSE, MOE, batch, weighted, weights
 
 pytestmark = pytest.mark.slow
@@ -23,13 +27,13 @@ pytestmark = pytest.mark.slow
 class SlowAdamW:
     """AdamW (Loshchilov & Hutter, Algorithm 2) with clipping by the global norm, one tensor after the other."""
 
-    def __init__(self, weights, config):
+    def __init__(self, weights: dict[str, torch.Tensor], config: OptimizerConfig) -> None:
         self.w = {name: weight.double().numpy().copy() for name, weight in weights.items()}
         self.m = {name: np.zeros_like(w) for name, w in self.w.items()}
         self.v = {name: np.zeros_like(w) for name, w in self.w.items()}
         self.c, self.t = config, 0
 
-    def step(self, gradients, lr):
+    def step(self, gradients: dict[str, np.ndarray], lr: float) -> float:
         self.t += 1
         norm = math.sqrt(sum((g**2).sum() for g in gradients.values()))
         scale = min(1.0, self.c.clip_grad / (norm + 1e-6)) if self.c.clip_grad else 1.0
@@ -45,7 +49,7 @@ class SlowAdamW:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
-def test_steps_equal_adamw_written_out(make, dtype, clip):
+def test_steps_equal_adamw_written_out(make: Callable[..., Trainer], dtype: str, clip: float) -> None:
     """Steps of 1e-4 of a weight are lost in bf16: only fp32 masters add them up."""
     config = OptimizerConfig(lr=1e-4, weight_decay=0.1, clip_grad=clip)
     one = make(DENSE, dtype=dtype, optimizer=config)
@@ -71,16 +75,19 @@ def test_steps_equal_adamw_written_out(make, dtype, clip):
 class OnDevice(TorchFunctionMode):
     """Says of bf16 tensors that a GPU holds them: Megatron's hybrid optimiser takes those to the host."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if func == torch.Tensor.is_cuda.__get__:
             return args[0].dtype is torch.bfloat16
         return func(*args, **(kwargs or {}))
 
 
-def test_a_step_in_host_memory_is_the_same_step(make, tmp_path):
+def test_a_step_in_host_memory_is_the_same_step(make: Callable[..., Trainer], tmp_path: Path) -> None:
     """Weights, and a checkpoint that either kind of optimiser goes on from, to the last bit."""
-    settings = {"lr": 1e-3, "warmup_steps": 0, "clip_grad": 0.5}
-    found, start = {}, None
+    settings: dict[str, Any] = {"lr": 1e-3, "warmup_steps": 0, "clip_grad": 0.5}
+    found: dict[bool | str, dict[str, torch.Tensor]] = {}
+    start: dict[str, torch.Tensor] | None = None
     for offload in (False, True):
         with OnDevice():
             one = make(DENSE, dtype="bfloat16", optimizer=OptimizerConfig(**settings, offload=offload))
@@ -103,10 +110,11 @@ def test_a_step_in_host_memory_is_the_same_step(make, tmp_path):
             found[f"from {offload}"] = weights(one)
     for other in found.values():
         assert all(torch.equal(tensor, found[False][name]) for name, tensor in other.items())
+    assert start is not None
     assert not all(torch.equal(tensor, start[name]) for name, tensor in found[False].items())
 
 
-def test_overlapped_exchanges_change_nothing_on_one_rank(make):
+def test_overlapped_exchanges_change_nothing_on_one_rank(make: Callable[..., Trainer]) -> None:
     """Megatron's hooks begin exchanges with nobody; sums over several micro-batches stay as they are."""
     steps = {}
     for overlap in (False, True):
@@ -123,12 +131,14 @@ def test_overlapped_exchanges_change_nothing_on_one_rank(make):
         ({"moments": "bfloat16"}, "needs Transformer Engine's AdamW, which is not installed"),
     ],
 )
-def test_what_the_optimizer_cannot_do_here_is_said(make, settings, said):
+def test_what_the_optimizer_cannot_do_here_is_said(
+    make: Callable[..., Trainer], settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(MoeError, match=said):
         make(DENSE, dtype="bfloat16", optimizer=OptimizerConfig(**settings))
 
 
-def test_settings_that_exclude_each_other_are_refused():
+def test_settings_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match=r"bind OptimizerConfig.moments = 'float32'"):
         OptimizerConfig(offload=True, moments="bfloat16")
     with pytest.raises(ValueError, match=r"OptimizerConfig.offload = True saves memory of bfloat16 models"):
@@ -137,10 +147,12 @@ def test_settings_that_exclude_each_other_are_refused():
         TrainerSetup(overlap_parameters=True)
 
 
-def test_endless_nans_stop_training_with_their_cause(make):
+def test_endless_nans_stop_training_with_their_cause(make: Callable[..., Trainer]) -> None:
     one = make(DENSE, optimizer=OptimizerConfig(lr=1e-3, warmup_steps=0, max_skipped=3))
 
-    def spoilt(logprobs_T, entropy_T, extras):
+    def spoilt(
+        logprobs_T: torch.Tensor, entropy_T: torch.Tensor, extras: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         return (logprobs_T * float("nan")).sum(), {}
 
     assert one.train_step(batch(0), spoilt).skipped

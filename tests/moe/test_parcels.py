@@ -5,6 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moe.model.decoder import DecoderConfig
 from moe.settings import Layout
 from moe.weights.links import links, whole_and_first
 from moe.weights.parcels import parcels
@@ -14,7 +15,9 @@ MODELS = (DENSE, QWEN2, QWEN3, MOE, QWEN3_MOE, MIXTRAL)
 
 
 @given(st.sampled_from(MODELS), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(1, 2**16))
-def test_parcels_hold_every_entry_once_in_order_and_no_more_rows_than_the_limit(model, tensor, expert, limit):
+def test_parcels_hold_every_entry_once_in_order_and_no_more_rows_than_the_limit(
+    model: DecoderConfig, tensor: int, expert: int, limit: int
+) -> None:
     hf_config = model.to_hf()
     wanted = {name: shape for link in links(hf_config, single=True) for name, shape in link.parts()}
     rows: dict[str, int] = dict.fromkeys(wanted, 0)
@@ -29,7 +32,7 @@ def test_parcels_hold_every_entry_once_in_order_and_no_more_rows_than_the_limit(
 
 
 @given(st.sampled_from([MOE, QWEN3_MOE, MIXTRAL]), st.sampled_from([1, 2, 4]))
-def test_an_expert_comes_from_the_rank_that_holds_it(model, ranks):
+def test_an_expert_comes_from_the_rank_that_holds_it(model: DecoderConfig, ranks: int) -> None:
     hf_config = model.to_hf()
     count = hf_config.get("num_local_experts") or hf_config["num_experts"]
     for parcel in parcels(hf_config, Layout(expert=ranks), 4, 2**30):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,8 @@ def test_kernels_give_the_same_bytes_where_another_processor_is_shown(tmp_path: 
 def test_portable_products_are_those_of_double_precision_rounded(dtype: torch.dtype) -> None:
     draws = torch.Generator().manual_seed(1)
     a, b, c = (torch.randn(shape, generator=draws).to(dtype) for shape in ((3, 5, 7), (3, 7, 4), (3, 5, 4)))
-    right, exact = bfloat16.PORTABLE, a.double() @ b.double()
+    right: dict[str, Any] = bfloat16.PORTABLE
+    exact = a.double() @ b.double()
     close = {"rtol": 2**-7 if dtype is torch.bfloat16 else 1e-5, "atol": 1e-5}
     torch.testing.assert_close(right["bmm"](a, b).double(), exact, **close)
     torch.testing.assert_close(right["mm"](a[0].T.contiguous().T, b[0]).double(), exact[0], **close)

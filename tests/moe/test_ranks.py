@@ -1,5 +1,8 @@
 """Four processes train as one, however the model is cut, and hand checkpoints from one layout to the other."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +19,7 @@ from tests.helpers.moe_ranks import (
     MODELS,
     OVERLAPPED,
     TRAVELS,
+    Case,
     largest_difference,
     probe,
     spawn,
@@ -26,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def told(request, tmp_path_factory):
+def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Results of one process and of four, started on the same checkpoint."""
     folder = tmp_path_factory.mktemp("ranks")
     straight = trainer(MODELS["Llama-4"], expert_bias=BIAS_RATE)
@@ -37,7 +41,7 @@ def told(request, tmp_path_factory):
     results = [straight.train_step(batch(step), weighted) for step in range(2, 2 + len(TRAVELS))]
     end = weights(straight)
     straight.close()
-    items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    items: list[Any] = [one for one in request.session.items if one.path == request.path and hasattr(one, "callspec")]
     asked = [(item.originalname, item.callspec.params.get("case")) for item in items]
     chosen = [case for case in (*FOUR, *FOUR_AT_NIGHT) if (test_four_processes_learn_as_one.__name__, case) in asked]
     (folder / CHOSEN).write_text("\n".join(case.name for case in chosen))
@@ -55,7 +59,7 @@ def told(request, tmp_path_factory):
     [*FOUR, *(pytest.param(case, marks=pytest.mark.nightly) for case in FOUR_AT_NIGHT)],
     ids=lambda case: case.name,
 )
-def test_four_processes_learn_as_one(told, case):
+def test_four_processes_learn_as_one(told: dict[str, Any], case: Case) -> None:
     single_rank = told["alone"][case.single_rank]
     for rank in told["all"]:
         mine = rank[case.name]
@@ -87,7 +91,9 @@ def test_four_processes_learn_as_one(told, case):
 
 
 @pytest.mark.parametrize("case", OVERLAPPED, ids=lambda case: case.name)
-def test_parameters_that_arrive_after_the_step_are_waited_for_wherever_they_are_read(told, case):
+def test_parameters_that_arrive_after_the_step_are_waited_for_wherever_they_are_read(
+    told: dict[str, Any], case: Case
+) -> None:
     for rank in told["all"]:
         late = rank["late"][case.name]
         assert late["under way"]["after"] > 0
@@ -99,7 +105,7 @@ def test_parameters_that_arrive_after_the_step_are_waited_for_wherever_they_are_
                 np.testing.assert_array_equal(a, b)
 
 
-def test_a_checkpoint_goes_on_at_any_layout_as_if_never_moved(told):
+def test_a_checkpoint_goes_on_at_any_layout_as_if_never_moved(told: dict[str, Any]) -> None:
     straight = told["straight"]
     for rank in told["all"]:
         first, last = rank["travels"]
@@ -119,7 +125,7 @@ def test_a_checkpoint_goes_on_at_any_layout_as_if_never_moved(told):
         back.close()
 
 
-def test_what_ranks_saved_is_exported_whole_without_them(told, tmp_path):
+def test_what_ranks_saved_is_exported_whole_without_them(told: dict[str, Any], tmp_path: Path) -> None:
     for station, name in ((1, "loaded"), (2, "weights")):
         export_checkpoint(told["folder"] / f"station{station}", tmp_path / f"{station}", expert_bias=True)
         exported = {**FolderWeights(tmp_path / f"{station}"), **read_biases(tmp_path / f"{station}")}
@@ -128,7 +134,7 @@ def test_what_ranks_saved_is_exported_whole_without_them(told, tmp_path):
         assert all(torch.equal(exported[name], tensor) for name, tensor in live.items())
 
 
-def test_a_vocabulary_cut_over_ranks_gives_the_same_logprobs(told):
+def test_a_vocabulary_cut_over_ranks_gives_the_same_logprobs(told: dict[str, Any]) -> None:
     problem = vocabulary_problem()
     hidden, weight = problem["hidden"].requires_grad_(), problem["weight"].requires_grad_()
     whole = torch.stack(token_logprobs(hidden, weight, problem["targets"], chunk=13))
@@ -140,5 +146,5 @@ def test_a_vocabulary_cut_over_ranks_gives_the_same_logprobs(told):
     torch.testing.assert_close(torch.cat([part["weight"] for part in parts]), weight.grad)
 
 
-def test_a_rank_left_alone_says_what_it_was_waiting_for(told):
+def test_a_rank_left_alone_says_what_it_was_waiting_for(told: dict[str, Any]) -> None:
     assert "rank 0 of 4 lost the others in train_step (deadline 60 s)" in told["all"][0]["lost"]

@@ -1,20 +1,25 @@
 """Activations computed again in the backward pass change neither loss, gradients nor the count of expert loads."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from megatron.core.transformer.moe.moe_layer import MoELayer
 
+from moe.model.decoder import DecoderConfig
+from moe.train.trainer import Trainer
 from tests.helpers.moe_models import DENSE, MOE, batch, weighted, weights
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("model", [DENSE, MOE], ids=["dense", "moe"])
-def test_recomputing_changes_nothing(make, model):
+def test_recomputing_changes_nothing(make: Callable[..., Trainer], model: DecoderConfig) -> None:
     told, runs = {}, {}
     for how in ("none", "selective", "full"):
         one = make(model, recompute=how, balance=0.1 if model is MOE else 0.0)
-        attention, calls = one.model.decoder.layers[0].self_attention.core_attention, []
+        attention = one.model.decoder.layers[0].self_attention.core_attention
+        calls: list[None] = []
         attention.register_forward_hook(lambda *_, calls=calls: calls.append(None))
         result = one.train_step(batch(0), weighted)
         layers = [module for module in one.model.modules() if isinstance(module, MoELayer)]

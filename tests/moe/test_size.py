@@ -1,5 +1,8 @@
 """Parameter counts of the real models: by formula, on the meta device, and transformers' own."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -34,21 +37,21 @@ BILLIONS = {"llama": (8.03, 8.03), "scout": (107.8, 17.2), "qwen3": (8.19, 8.19)
             "deepseek_v3": (671.0, 37.6)}  # fmt: skip
 
 
-def theirs(hf):
+def theirs(hf: dict[str, Any]) -> transformers.PreTrainedModel:
     """Transformers' model without memory."""
     with torch.device("meta"):
         return getattr(transformers, hf["architectures"][0])(transformers.AutoConfig.for_model(**hf))
 
 
 @pytest.fixture(scope="module")
-def one_rank(tmp_path_factory):
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     parallel.join(Layout(), 0, 1, f"file://{tmp_path_factory.mktemp('meet')}/at", 60)
     yield
     parallel.leave()
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_the_formula_the_model_and_transformers_count_alike(name, one_rank):
+def test_the_formula_the_model_and_transformers_count_alike(name: str, one_rank: None) -> None:
     hf = REAL[name]
     counted = parameters(hf)
     with cpu_host.megatron(), torch.device("meta"):
@@ -62,14 +65,14 @@ def test_the_formula_the_model_and_transformers_count_alike(name, one_rank):
     assert billions == pytest.approx(BILLIONS[name], rel=0.005)
 
 
-def test_active_parameters_leave_out_the_experts_a_token_does_not_meet():
+def test_active_parameters_leave_out_the_experts_a_token_does_not_meet() -> None:
     """Qwen3-30B-A3B counted by hand: 8 of 128 experts of three 2048 x 768 matrices in each of 48 layers."""
     counted = parameters(QWEN3_30B)
     assert counted.total - counted.active == 48 * 120 * 3 * 2048 * 768
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_rotary_frequencies_equal_transformers(name):
+def test_rotary_frequencies_equal_transformers(name: str) -> None:
     """Scout's lower and upper bound of the blend are one and the same."""
     config = transformers.AutoConfig.for_model(**REAL[name])
     rope = config.rope_parameters

@@ -1,6 +1,7 @@
 """Training on Megatron equals plain torch on transformers' model, whatever the packing; faults are named."""
 
 import gc
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import torch
 import transformers
 
 from moe.errors import MoeError
+from moe.model.decoder import DecoderConfig
 from moe.model.init import InitialWeights
 from moe.sequences import TrainingSequence
 from moe.settings import Layout, OptimizerConfig, TrainerSetup
+from moe.train.trainer import Trainer
 from moe.weights.shards import Snapshot
 from tests.helpers.moe_models import DENSE, MOE, OPTIMIZER, QWEN3_MOE, batch, rendezvous, trainer, weighted, weights
 
@@ -22,7 +25,7 @@ pytestmark = pytest.mark.slow
 class PlainTorch:
     """transformers' model, one sequence at a time, torch's clipping and AdamW."""
 
-    def __init__(self, folder, cls):
+    def __init__(self, folder: Path, cls: type[transformers.PreTrainedModel]) -> None:
         self.model = cls.from_pretrained(folder, attn_implementation="eager")
         self.model.model.embed_tokens.padding_idx = None  # else token 0 would not learn
         groups = [
@@ -31,7 +34,7 @@ class PlainTorch:
         ]
         self.adam = torch.optim.AdamW(groups, betas=OPTIMIZER.betas, eps=OPTIMIZER.eps)
 
-    def step(self, sequences, lr):
+    def step(self, sequences: list[TrainingSequence], lr: float) -> tuple[float, float]:
         loss = torch.zeros(())
         for s in sequences:
             tokens = torch.from_numpy(s.tokens_T).long()
@@ -51,7 +54,9 @@ class PlainTorch:
     [(MOE, transformers.Llama4ForCausalLM), (DENSE, transformers.LlamaForCausalLM)],
     ids=["moe", "dense"],
 )
-def test_steps_equal_plain_torch(make, model, cls, tmp_path):
+def test_steps_equal_plain_torch(
+    make: Callable[..., Trainer], model: DecoderConfig, cls: type[transformers.PreTrainedModel], tmp_path: Path
+) -> None:
     ours = make(model)
     ours.save_hf(tmp_path)
     theirs = PlainTorch(tmp_path, cls)
@@ -66,7 +71,7 @@ def test_steps_equal_plain_torch(make, model, cls, tmp_path):
         torch.testing.assert_close(tensor, state[name], rtol=0, atol=2e-5)
 
 
-def test_splitting_into_micro_batches_changes_nothing(make):
+def test_splitting_into_micro_batches_changes_nothing(make: Callable[..., Trainer]) -> None:
     told = []
     for budget in (60, 10**6):
         one = make(MOE, tokens_per_micro_batch=budget)
@@ -78,7 +83,7 @@ def test_splitting_into_micro_batches_changes_nothing(make):
         torch.testing.assert_close(tensor, weights_b[name], rtol=0, atol=1e-5)
 
 
-def test_metrics_are_put_together_as_their_names_say(make):
+def test_metrics_are_put_together_as_their_names_say(make: Callable[..., Trainer]) -> None:
     one = make(MOE)
     sequences = batch(0)
     metrics = one.train_step(sequences, weighted).metrics
@@ -90,7 +95,7 @@ def test_metrics_are_put_together_as_their_names_say(make):
     assert 1 <= metrics["moe_imbalance"] <= metrics["moe_imbalance_max"] <= MOE.num_local_experts
 
 
-def test_a_gradient_that_is_not_finite_is_skipped_and_counted(make):
+def test_a_gradient_that_is_not_finite_is_skipped_and_counted(make: Callable[..., Trainer]) -> None:
     one = make(MOE)
     before = weights(one)
     result = one.train_step(batch(0), lambda lp, ent, ex: ((lp * float("inf")).sum(), {}))
@@ -101,7 +106,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(make):
     assert (one.version, one.skipped) == (1, 1)
 
 
-def test_learning_rate_may_change_every_step(make):
+def test_learning_rate_may_change_every_step(make: Callable[..., Trainer]) -> None:
     one = make(MOE)
     before = weights(one)
     one.train_step(batch(0), weighted, lr=0.0)
@@ -112,13 +117,13 @@ def test_learning_rate_may_change_every_step(make):
     assert 1e-4 < moved < 2e-3
 
 
-def test_a_loss_of_the_entropy_alone_is_refused(make):
+def test_a_loss_of_the_entropy_alone_is_refused(make: Callable[..., Trainer]) -> None:
     one = make(DENSE)
     with pytest.raises(MoeError, match="carries no gradient"):
         one.train_step(batch(0), lambda logprobs_T, entropy_T, extras: (entropy_T.mean(), {}))
 
 
-def test_bf16_learns_as_fp32_does(make):
+def test_bf16_learns_as_fp32_does(make: Callable[..., Trainer]) -> None:
     told = {}
     for dtype in ("float32", "bfloat16"):
         one = make(MOE, dtype=dtype)
@@ -128,7 +133,7 @@ def test_bf16_learns_as_fp32_does(make):
     assert told["bfloat16"][-1] < told["bfloat16"][0] - 0.1
 
 
-def test_balancing_spreads_tokens_over_the_experts(make):
+def test_balancing_spreads_tokens_over_the_experts(make: Callable[..., Trainer]) -> None:
     told = {}
     for balance in (0.0, 1.0):
         one = make(MOE, balance=balance, optimizer=OptimizerConfig(lr=3e-3, warmup_steps=0))
@@ -137,7 +142,7 @@ def test_balancing_spreads_tokens_over_the_experts(make):
     assert told[1.0][-1] < 0.8 * told[0.0][-1]
 
 
-def test_weights_go_out_and_in_bit_for_bit(make, tmp_path):
+def test_weights_go_out_and_in_bit_for_bit(make: Callable[..., Trainer], tmp_path: Path) -> None:
     one = make(MOE, seed=1)
     out = weights(one)
     one.save_hf(tmp_path)
@@ -150,7 +155,9 @@ def test_weights_go_out_and_in_bit_for_bit(make, tmp_path):
         assert all(torch.equal(tensor, out[name]) for name, tensor in other.export_weights())
 
 
-def test_a_trainer_that_is_given_weights_draws_none(make, tmp_path, monkeypatch):
+def test_a_trainer_that_is_given_weights_draws_none(
+    make: Callable[..., Trainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = make(MOE, seed=1)
     out = weights(one)
     one.save_hf(tmp_path)
@@ -159,11 +166,11 @@ def test_a_trainer_that_is_given_weights_draws_none(make, tmp_path, monkeypatch)
     assert all(torch.equal(tensor, out[name]) for name, tensor in started.export_weights())
 
 
-def make_zero(tensors):
+def make_zero(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
 
 
-def test_wrong_weights_are_named(make):
+def test_wrong_weights_are_named(make: Callable[..., Trainer]) -> None:
     one = make(MOE)
     out = weights(one)
     norm = "model.norm.weight"
@@ -177,7 +184,7 @@ def test_wrong_weights_are_named(make):
         one.load_weights("/nowhere")
 
 
-def test_bad_input_is_named(make):
+def test_bad_input_is_named(make: Callable[..., Trainer]) -> None:
     with pytest.raises(MoeError, match=r"layout\.expert=3 does not divide 16 experts: nearest valid expert=2"):
         trainer(MOE, world=3, layout=Layout(expert=3))
     with pytest.raises(MoeError, match="did not meet the others"):
@@ -191,9 +198,9 @@ def test_bad_input_is_named(make):
         one.logprobs([TrainingSequence(np.zeros(5000, np.int32))])
 
 
-def test_config_refuses_what_cannot_be():
+def test_config_refuses_what_cannot_be() -> None:
     with pytest.raises(ValueError, match=r"'float32' or 'bfloat16'.*input_value='fp8'"):
-        TrainerSetup(dtype="fp8")
+        TrainerSetup(dtype="fp8")  # type: ignore[arg-type]  # no type of the trainer's
     with pytest.raises(ValueError, match="multiple of"):
         replace(MOE, num_attention_heads=3, num_key_value_heads=2)
     with pytest.raises(ValueError, match=r"expert\n.*greater than 0"):
@@ -201,7 +208,9 @@ def test_config_refuses_what_cannot_be():
 
 
 @pytest.mark.parametrize("model", [MOE, QWEN3_MOE], ids=["sigmoid", "softmax"])
-def test_the_z_loss_is_the_mean_squared_log_sum_of_the_logits(make, model):
+def test_the_z_loss_is_the_mean_squared_log_sum_of_the_logits(
+    make: Callable[..., Trainer], model: DecoderConfig
+) -> None:
     one = make(model, z_loss=0.3)
     router, padding_T = one.model.routers[0], torch.arange(10) >= 8
     router.step_tokens = 40
@@ -213,7 +222,7 @@ def test_the_z_loss_is_the_mean_squared_log_sum_of_the_logits(make, model):
     torch.testing.assert_close(logits_TE.grad.squeeze(1), written_out.grad)
 
 
-def test_frozen_routers_stay_as_they_are_while_all_else_learns(make):
+def test_frozen_routers_stay_as_they_are_while_all_else_learns(make: Callable[..., Trainer]) -> None:
     one = make(MOE, freeze_router=True)
     before = weights(one)
     one.train_step(batch(0), weighted)
@@ -221,7 +230,7 @@ def test_frozen_routers_stay_as_they_are_while_all_else_learns(make):
     assert still == {name for name in before if "router" in name}
 
 
-def test_a_closed_trainer_leaves_neither_threads_nor_modules_behind(make):
+def test_a_closed_trainer_leaves_neither_threads_nor_modules_behind(make: Callable[..., Trainer]) -> None:
     def held() -> tuple[int, int]:
         gc.collect()
         threads = len(list(Path("/proc/self/task").iterdir()))

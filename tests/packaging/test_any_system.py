@@ -147,7 +147,7 @@ def test_a_python_without_any_package_runs_doctor_and_is_told_what_else_it_lacks
 
     def ask(command: str) -> subprocess.CompletedProcess[str]:
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from scalelab.cli import main; "
-        bare = [tmp_path / "bare" / "bin" / "python", "-I", "-c", f"{code}sys.exit(main([{command!r}]))"]
+        bare: list[str | Path] = [tmp_path / "bare/bin/python", "-I", "-c", f"{code}sys.exit(main([{command!r}]))"]
         return subprocess.run(bare, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
 
     advice = [line.split("→ ")[1] for line in ask("doctor").stdout.splitlines() if "→" in line]

@@ -44,7 +44,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every wheel of the small lock, which pip takes as its only source."""
     folder = tmp_path_factory.mktemp("wheels")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "-d", folder]
+    command: list[str | Path] = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--only-binary=:all:", "-d", folder]
     locked = [entry for entry in entries("tools") if entry.startswith(REAL)]
     (folder / "real.txt").write_text("".join(locked))
     subprocess.run([*command, "--require-hashes", "-r", folder / "real.txt"], check=True, timeout=600)
@@ -120,7 +121,7 @@ def set_up(tree: Path, settings: dict[str, str], become: tuple[str, ...] = ()) -
 def packages(tree: Path) -> dict[str, str]:
     """Versions in the environment, each as the imported module states it."""
     code = "import small, torch, scalelab.machine; print(small.__version__, torch.__version__, scalelab.__file__)"
-    command = [tree / ".venv" / "bin" / "python", "-c", code]
+    command: list[str | Path] = [tree / ".venv" / "bin" / "python", "-c", code]
     plain = {"PATH": os.environ["PATH"]}
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/", timeout=60, env=plain)
     small, torch, package = done.stdout.strip().split(" ", 2)
@@ -420,7 +421,7 @@ def test_a_machine_that_is_too_small_or_too_old_is_refused_in_one_line_before_an
     (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse4_2 avx bmi1\n")
     (tmp_path / "meminfo").write_text("MemTotal:        2097152 kB\n")
     run = f'{instead} bash "$0"' if instead.startswith("setarch") else f'{instead} && exec bash "$0"'
-    command = ["unshare", "--mount", "bash", "-c", run, tree / "tools" / "install.sh"]
+    command: list[str | Path] = ["unshare", "--mount", "bash", "-c", run, tree / "tools" / "install.sh"]
     done = subprocess.run(command, env=environment(wheels), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
     assert done.stderr.startswith("scalelab: ")
@@ -562,7 +563,7 @@ def test_an_installation_of_apt_s_that_was_killed_is_ended_by_the_next(tmp_path:
         f'Dir::Etc::sourcelist "{apt}/sources.list"; Dir::Etc::sourceparts "/dev/null"; APT::Sandbox::User "root";\n'
     )
     settings = {"PATH": os.environ["PATH"], "APT_CONFIG": str(apt / "apt.conf"), "DPKG_ADMINDIR": str(dpkg)}
-    command = ["bash", ROOT / "tools" / "apt_install.sh", "small"]
+    command: list[str | Path] = ["bash", ROOT / "tools" / "apt_install.sh", "small"]
     started = subprocess.Popen(command, env=settings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
     while not (tmp_path / "inside").exists():

@@ -49,7 +49,9 @@ def machines() -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("machine", machines(), ids=str)
-def test_each_machine_gets_one_version_of_every_package_and_the_same_on_a_cpu_and_on_gpus(machine) -> None:
+def test_each_machine_gets_one_version_of_every_package_and_the_same_on_a_cpu_and_on_gpus(
+    machine: dict[str, str],
+) -> None:
     """Trainer, engines and tasks are the same code on both; torch, vLLM and what they bring differ."""
     cpu, gpu = pins("cpu", **machine), pins("gpu", **machine)
     both = cpu.keys() & gpu.keys() - {"apache-tvm-ffi"}  # of which the GPU's kernels want an older one
@@ -96,7 +98,7 @@ def test_torch_may_be_the_cpu_build_of_every_python_and_processor_that_the_lock_
     text = (ROOT / "requirements" / "cpu.txt").read_text()
     [entry] = re.findall(r"^torch==.*\n(?:    .*\n)*", text, re.MULTILINE)
     lines = (ROOT / "requirements" / "torch_cpu.sha256").read_text().splitlines()
-    files = dict(reversed(line.split()) for line in lines if not line.startswith("#"))
+    files = {file: digest for digest, file in (line.split() for line in lines if not line.startswith("#"))}
     assert all(digest in entry for digest in files.values())
     named = {tuple(re.findall(r"cp3(\d+)-manylinux_2_28_(\w+)\.whl", file)[0]) for file in files}
     assert named == {(one["python_version"].partition(".")[2], one["platform_machine"]) for one in machines()}
@@ -142,7 +144,7 @@ def test_an_image_has_a_python_that_the_locks_hold_for() -> None:
 
 
 @pytest.mark.parametrize("machine", machines(), ids=str)
-def test_the_gpu_image_has_the_dashboard_that_kuberay_gives_jobs_to(machine) -> None:
+def test_the_gpu_image_has_the_dashboard_that_kuberay_gives_jobs_to(machine: dict[str, str]) -> None:
     """Ray names the packages of its dashboard as its extra `default`."""
     extra = machine | {"extra": "default"}
     wanted = [one for one in map(Requirement, requires("ray") or ()) if one.marker and one.marker.evaluate(extra)]

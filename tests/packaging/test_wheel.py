@@ -39,7 +39,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in tracked():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, source / name)
-    command = [UV, "build", "--quiet", "--python", sys.executable, "--out-dir", folder, source]
+    command: list[str | Path] = [UV, "build", "--quiet", "--python", sys.executable, "--out-dir", folder, source]
     subprocess.run(command, check=True, timeout=900, env=ENVIRONMENT)
     return folder
 
@@ -94,7 +94,7 @@ def test_the_sdist_holds_what_git_tracks_and_its_tests_run_from_it(built: Path, 
 
 def test_what_is_built_can_be_published(built: Path) -> None:
     pytest.importorskip("twine")
-    command = [sys.executable, "-m", "twine", "check", "--strict", *built.glob("scalelab-*")]
+    command: list[str | Path] = [sys.executable, "-m", "twine", "check", "--strict", *built.glob("scalelab-*")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -134,7 +134,7 @@ def install(built: Path, python: str) -> Path:
     [wheel] = built.glob("*.whl")
     environment = built / f"core-{Path(python).name}"
     subprocess.run([UV, "venv", "--quiet", "--python", python, environment], check=True, timeout=900, env=ENVIRONMENT)
-    into = ["--python", environment / "bin" / "python"]
+    into: list[str | Path] = ["--python", environment / "bin" / "python"]
     subprocess.run([UV, "pip", "install", "--quiet", *into, wheel], check=True, timeout=900, env=ENVIRONMENT)
     return environment / "bin"
 
@@ -143,7 +143,7 @@ def call(programs: Path, *arguments: object, code: int = 0) -> str:
     """Output of a command, standard error included, run in an empty folder."""
     nowhere = programs.parent / "empty"
     nowhere.mkdir(exist_ok=True)
-    command = [programs / "scalelab", *map(str, arguments)]
+    command: list[str | Path] = [programs / "scalelab", *map(str, arguments)]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, cwd=nowhere, env=ENVIRONMENT
     )
@@ -193,7 +193,7 @@ def test_an_installed_lab_starts_its_graders_and_its_sandbox_and_doctor_asks_it_
     """In an environment of its own that sees the packages of this one, but not the checkout."""
     [wheel] = built.glob("*.whl")
     subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "lab"], check=True, env=ENVIRONMENT)
-    into = ["--python", tmp_path / "lab" / "bin" / "python"]
+    into: list[str | Path] = ["--python", tmp_path / "lab" / "bin" / "python"]
     subprocess.run([UV, "pip", "install", "--quiet", "--no-deps", *into, wheel], check=True, env=ENVIRONMENT)
     [packages] = (tmp_path / "lab" / "lib").glob("python3*/site-packages")
     (packages / "others.pth").write_text(f"{site.getsitepackages()[0]}\n")

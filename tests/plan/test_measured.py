@@ -94,6 +94,8 @@ def test_too_few_steps_and_steps_without_times_are_one_line(run: Any, records: l
     gpu = device(usual(run))
     with pytest.raises(LabError, match=f"needs {FEWEST} steps behind the first {SETTLED}, and it has 4: wait"):
         measured_speeds(run, records[: SETTLED + 4], gpu, Assumptions())
-    for wrong in ([{"step": 1}] * 20, [{}], [{"step": "x"}], [one | {"tokens": 0} for one in records], [{"tasks": 3}]):
+    empty = [one | {"tokens": 0} for one in records]
+    wrongs: list[list[dict[str, Any]]] = [[{"step": 1}] * 20, [{}], [{"step": "x"}], empty, [{"tasks": 3}]]
+    for wrong in wrongs:
         with pytest.raises(LabError, match="a plan"):
             measured_speeds(run, wrong, gpu, Assumptions())

@@ -1,7 +1,10 @@
 """Planned bytes are the trainer's: buffers and optimiser state exactly, at any layout; activations within 3 %."""
 
 import math
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -16,10 +19,13 @@ from moe.cpu import operators
 from moe.model import attention
 from moe.model import gpt as models
 from moe.model.architectures import architecture
+from moe.model.decoder import DecoderConfig
+from moe.model.families import Model
 from moe.model.packing import pack
 from moe.model.size import BYTES, parameters
 from moe.sequences import TrainingSequence
 from moe.settings import Layout
+from moe.train.trainer import Trainer
 from moe.weights.parcels import parcels
 from scalelab.experiment import resolve
 from scalelab.plan.memory import activation_bytes, largest_sent, layer_elements, trainer_memory
@@ -32,18 +38,18 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def one_of_many(monkeypatch, tmp_path):
+def one_of_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Trainer]]:
     """A trainer that is one rank of many: its groups have their sizes, but the others are not there to talk to."""
     start, group, made = dist.init_process_group, dist.new_group, []
 
-    def single_process(backend, rank, world_size, **_):
+    def single_process(backend: str, rank: int, world_size: int, **_: object) -> None:
         start("fake", store=FakeStore(), rank=rank, world_size=world_size)
 
     monkeypatch.setattr(dist, "init_process_group", single_process)
     monkeypatch.setattr(dist, "new_group", lambda *args, **kwargs: group(*args, **{**kwargs, "backend": "fake"}))
 
-    def one(*args, **kwargs):
-        made.append(trainer(*args, at=f"file://{tmp_path}/meet", **kwargs))
+    def one(model: Model, rank: int = 0, world: int = 1, **kwargs: Any) -> Trainer:
+        made.append(trainer(model, rank, world, at=f"file://{tmp_path}/meet", **kwargs))
         return made[-1]
 
     yield one
@@ -51,7 +57,7 @@ def one_of_many(monkeypatch, tmp_path):
         each.close()
 
 
-def allocated(one):
+def allocated(one: Trainer) -> tuple[int, int, int]:
     """Bytes of (weights, gradients, optimiser) that a trainer holds, from the tensors themselves."""
     ddp = one.optimizer.ddp
     buffers = ddp.buffers + ddp.expert_parallel_buffers
@@ -81,7 +87,9 @@ def allocated(one):
     ],
     ids=str,
 )
-def test_planned_bytes_are_those_allocated(one_of_many, model, layout, rank, world, dtype):
+def test_planned_bytes_are_those_allocated(
+    one_of_many: Callable[..., Trainer], model: DecoderConfig, layout: Layout, rank: int, world: int, dtype: str
+) -> None:
     one = one_of_many(model, rank, world, layout=layout, dtype=dtype)
     places = (
         parallel_state.get_data_parallel_rank(with_context_parallel=True),
@@ -92,12 +100,12 @@ def test_planned_bytes_are_those_allocated(one_of_many, model, layout, rank, wor
     assert allocated(one) == (planned.weights, planned.gradients, planned.optimizer)
 
 
-def kept(one, tokens):
+def kept(one: Trainer, tokens: int) -> int:
     """Bytes that the forward pass of so many tokens keeps for the backward pass."""
     held_by: dict[int, torch.Tensor] = {}
     own = {p.untyped_storage().data_ptr() for p in one.model.parameters()}
 
-    def keep(tensor):
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             held_by[storage.data_ptr()] = tensor  # alive, so that no other gets its address
@@ -120,7 +128,7 @@ def kept(one, tokens):
 
 @pytest.mark.parametrize("model", [DENSE, MOE, QWEN3_MOE], ids=["llama", "llama4", "qwen3_moe"])
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-def test_planned_activations_are_those_kept(make, model, recompute):
+def test_planned_activations_are_those_kept(make: Callable[..., Trainer], model: DecoderConfig, recompute: str) -> None:
     """Sequences are equally long, so that a CPU's attention needs no padding."""
     one, tokens = make(model, recompute=recompute), 512
     hf = model.to_hf()
@@ -134,7 +142,7 @@ def test_planned_activations_are_those_kept(make, model, recompute):
 
 
 @pytest.mark.parametrize("experiment", ["scalerl_8b", "scalerl_17bx16", "quickstart", "smollm2_gpu"])
-def test_the_largest_tensor_that_is_sent_is_that_of_the_trainers_parcels(experiment):
+def test_the_largest_tensor_that_is_sent_is_that_of_the_trainers_parcels(experiment: str) -> None:
     run = resolve(experiment).run
     hf_config, dtype = run.model.to_hf(), run.generator.dtype
     sent = parcels(hf_config, Layout(), BYTES[dtype], PARCEL)
@@ -142,7 +150,7 @@ def test_the_largest_tensor_that_is_sent_is_that_of_the_trainers_parcels(experim
     assert largest_sent(hf_config, dtype) == largest
 
 
-def test_a_loss_that_sees_the_first_policy_takes_its_weights_once_more_and_a_forward_pass():
+def test_a_loss_that_sees_the_first_policy_takes_its_weights_once_more_and_a_forward_pass() -> None:
     run = resolve("scalerl_8b", ["Recipe.loss=@GRPO()"]).run
     more = resolve("scalerl_8b", ["Recipe.loss=@GRPO()", "GRPO.beta=0.04"]).run
     assert (run.trainer_setup.reference, more.trainer_setup.reference) == (False, True)

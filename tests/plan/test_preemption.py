@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def test_an_engine_of_vllm_computes_nearly_as_many_tokens_again(caching: bool, t
     scheduler, computed = engine._scheduler, 0
     schedule = scheduler.schedule
 
-    def counted(throttle_prefills: bool = False):
+    def counted(throttle_prefills: bool = False) -> Any:
         nonlocal computed
         output = schedule(throttle_prefills)
         computed += output.total_num_scheduled_tokens

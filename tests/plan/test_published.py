@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import published
 import pytest
@@ -28,7 +29,8 @@ def test_the_docs_show_the_plan_beside_what_others_measured(capsys: pytest.Captu
 )
 def test_narrow_experts_are_trained_at_a_smaller_share_of_the_peak(name: str, slower: float) -> None:
     run, length = published.run_of(name, {}), Moments(1000, 1000**2, 1000)
-    batch = {"ranks": run.cluster.trainers, "completions": 64, "length": length, "device": device("h100")}
+    batch: dict[str, Any] = {"ranks": run.cluster.trainers, "completions": 64, "length": length}
+    batch["device"] = device("h100")
     hf_config, setup = run.model.to_hf(), run.trainer_setup
     free = Assumptions(exchange=1e9)  # exchanges take no time
     usual, wide = (

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,14 +32,14 @@ from scalelab.virtual.cluster import check_simulated, clock_facts
     ],
     ids=["plain", "interrupted", "recorded"],
 )
-def test_moments_are_those_of_what_is_drawn(lengths):
+def test_moments_are_those_of_what_is_drawn(lengths: LogNormal | Recorded) -> None:
     drawn = lengths.draw(np.random.default_rng(0), 40_000, 8).astype(float)
     found = lengths.moments()
     assert (found.mean, found.square) == pytest.approx((drawn.mean(), (drawn**2).mean()), rel=5e-3)
     assert drawn.max() <= found.most
 
 
-def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
+def test_a_plan_and_rates_of_one_run_agree_on_its_speeds() -> None:
     run, gb200 = resolve("scalerl_8b").run, device("gb200")
     assumed = Assumptions()
     lengths = lengths_of(run, assumed.sigma, assumed.median)
@@ -56,28 +57,28 @@ def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
     assert plan.decoding.sequences <= at_once + 1
 
 
-def test_a_task_that_counts_no_workers_has_one():
+def test_a_task_that_counts_no_workers_has_one() -> None:
     own = SimpleNamespace(name="math", seconds_per_reward=2.0)
-    run = SimpleNamespace(tasks=(own,), task_weights=None)
+    run: Any = SimpleNamespace(tasks=(own,), task_weights=None)
     assert verify_seconds(run, 4) == 2.0 / 4
     own.workers = 5
     assert verify_seconds(run, 4) == pytest.approx(2.0 / 5 / 4)
 
 
-def test_devices_that_are_shared_have_no_rates():
+def test_devices_that_are_shared_have_no_rates() -> None:
     run = resolve("smollm2_one_gpu").run
     with pytest.raises(LabError, match=r"one device is not estimated: bind Cluster.share_devices = False$"):
         rates(run, device("h100"), lengths_of(run, 0.5, median=100), prompt_tokens=100.0)
 
 
-def test_two_messages_of_a_broadcast_take_room_on_an_engines_device():
+def test_two_messages_of_a_broadcast_take_room_on_an_engines_device() -> None:
     """A calculation by hand: of the tensors that are sent, a matrix of the feed-forward is the largest."""
     runs = [resolve("h100/scalerl_8b", [f"Cluster.publication={way}"]).run for way in ("files", "nccl")]
     updates = [plan_of(one, placement(one), device("h100"), Assumptions()).generator.update for one in runs]
     assert updates == [0.25, pytest.approx(2 * (0.25 + 14336 * 4096 * 2 / 2**30))]
 
 
-def test_messages_take_room_on_a_rank_that_sends_them_where_nothing_else_does():
+def test_messages_take_room_on_a_rank_that_sends_them_where_nothing_else_does() -> None:
     """Three messages of 256 MiB and a matrix each; they count as far as activations and logits take less."""
     run = resolve("h100/scalerl_8b").run
     hf, config = run.model.to_hf(), replace(run.trainer_setup, tokens_per_micro_batch=1, head_chunk=1)
@@ -88,7 +89,7 @@ def test_messages_take_room_on_a_rank_that_sends_them_where_nothing_else_does():
     assert found.activations + found.logits + found.export == pytest.approx(8)
 
 
-def test_publication_counts_the_bytes_of_every_hand():
+def test_publication_counts_the_bytes_of_every_hand() -> None:
     """A calculation by hand: 16.06 GB, two trainer machines, eight with engines."""
     hf, h100 = resolve("h100/scalerl_8b").run.model.to_hf(), device("h100")
     assumed = Assumptions(staging=1.0, sockets=2.0, loading=4.0, copying=8.0)
@@ -118,19 +119,19 @@ def test_publication_counts_the_bytes_of_every_hand():
     ],
     ids=str,
 )
-def test_rates_by_which_no_time_would_pass_or_none_is_known_are_refused(changed):
+def test_rates_by_which_no_time_would_pass_or_none_is_known_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(LabError, match="give "):
         Rates(**{"step_seconds": 1.0, "sequence_seconds": 0.1, "train_token_seconds": 0.1, **changed})
 
 
 @pytest.mark.parametrize("name", sorted(DEVICES))
-def test_rates_of_the_smallest_models_on_every_device_are_rates(name):
+def test_rates_of_the_smallest_models_on_every_device_are_rates(name: str) -> None:
     run = resolve("quickstart", ["Run.virtual=@Virtual()", f"Virtual.hardware={name!r}"]).run
     check_simulated(run, Path("nowhere"), {})
     assert clock_facts(run)["rates"]["train_token_seconds"] > 0
 
 
-def test_engines_that_the_simulated_hardware_could_not_hold_are_refused():
+def test_engines_that_the_simulated_hardware_could_not_hold_are_refused() -> None:
     sets = ["Run.virtual=@Virtual()", "Virtual.hardware='h100'", "GeneratorConfig.kv_cache_gib=100"]
     with pytest.raises(LabError, match="a generator device does not fit: 106 GiB of 79 on h100"):
         check_simulated(resolve("quickstart", sets).run, Path("nowhere"), {})

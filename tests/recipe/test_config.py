@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -9,10 +11,10 @@ from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
 from scalelab.recipe.losses import CISPO
-from scalelab.recipe.recipe import Recipe
+from scalelab.recipe.recipe import FP32Head, Recipe
 
 
-def test_defaults_are_scalerl():
+def test_defaults_are_scalerl() -> None:
     recipe = Recipe()
     assert recipe.loss == CISPO(eps_max=5.0)
     assert (recipe.aggregation, recipe.advantage_norm, recipe.zero_variance) == ("prompt", "batch", "drop")
@@ -20,7 +22,7 @@ def test_defaults_are_scalerl():
     assert recipe.length_control == ForcedInterruption()
 
 
-def test_a_batch_grows_along_a_line_and_never_falls():
+def test_a_batch_grows_along_a_line_and_never_falls() -> None:
     recipe = Recipe(prompts_per_step=48, prompts_at_start=7, prompts_grow_until=10)
     assert [recipe.prompts_at(step) for step in range(12)] == [7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 48, 48]
     assert {Recipe().prompts_at(step) for step in (0, 5, 10_000)} == {48}
@@ -65,7 +67,7 @@ def test_a_batch_grows_along_a_line_and_never_falls():
         (["Run.schedule=@PPOOffPolicy()", "PPOOffPolicy.k=0"], "PPOOffPolicy.k must be int above 0, not 0"),
     ],
 )
-def test_what_makes_no_recipe_is_refused_in_one_line(sets, says):
+def test_what_makes_no_recipe_is_refused_in_one_line(sets: list[str], says: str) -> None:
     with pytest.raises(LabError) as caught:
         resolve("quickstart", sets)
     assert says in str(caught.value)
@@ -84,7 +86,7 @@ def test_what_makes_no_recipe_is_refused_in_one_line(sets, says):
         {"length_control": LengthPenalty(), "max_tokens": 1024},
     ],
 )
-def test_what_makes_no_recipe_is_refused_in_python_too(change):
+def test_what_makes_no_recipe_is_refused_in_python_too(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
         Recipe(**change)
 
@@ -99,7 +101,7 @@ def test_what_makes_no_recipe_is_refused_in_python_too(change):
         lambda: LengthPenalty(cache_tokens=0),
     ],
 )
-def test_length_controls_that_contradict_themselves_are_refused(build):
+def test_length_controls_that_contradict_themselves_are_refused(build: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=r"need|</think>|greater than"):
         build()
 
@@ -108,11 +110,11 @@ def test_length_controls_that_contradict_themselves_are_refused(build):
     ("where", "trainer", "generator"),
     [("both", True, True), ("trainer", True, False), ("generator", False, True), ("none", False, False)],
 )
-def test_fp32_head_names_its_sides(where, trainer, generator):
+def test_fp32_head_names_its_sides(where: FP32Head, trainer: bool, generator: bool) -> None:
     recipe = Recipe(fp32_head=where)
     assert (recipe.trainer_fp32_head, recipe.generator_fp32_head) == (trainer, generator)
 
 
-def test_the_recipe_imports_without_torch():
+def test_the_recipe_imports_without_torch() -> None:
     code = "import sys; from scalelab.recipe import recipe, step; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=900).returncode == 0

@@ -1,6 +1,7 @@
 """The losses: value and gradient against the formulas, under masks, garbage, extremes, packing and splits."""
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.recipe import losses
-from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO, Tokens
+from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO, Loss, Tokens
 from tests.helpers import recipe_reference as slow
 from tests.recipe import test_step
 
-LOSSES = {
+LOSSES: dict[str, tuple[Loss, str, dict[str, float]]] = {
     "cispo": (CISPO(1.5), "cispo", {"eps_max": 1.5}),
     "dapo": (DAPO(0.1, 0.3), "token", {"low": 0.1, "high": 0.3}),
     "dapo_dual": (DAPO(0.1, 0.3, dual_clip=1.4), "token", {"low": 0.1, "high": 0.3, "dual": 1.4}),
@@ -32,10 +33,12 @@ token = st.tuples(
 completion = st.tuples(
     st.lists(token, min_size=1, max_size=6), st.sampled_from([-1.3, 0.0, 0.4, 2.0]), st.floats(0.01, 1.0)
 )
+Batch = list[tuple[list[tuple[float, float, bool]], float, float]]
+"""Completions: tokens as above, their advantage and their weight."""
 batches = st.lists(completion, min_size=1, max_size=5)
 
 
-def pack(batch):
+def pack(batch: Batch) -> list[torch.Tensor]:
     """Lay completions end to end: logprobs, old_logprobs, advantages, weights, sequence ids."""
     rows = [
         (old + log_ratio, old, advantage, weight if sampled else 0.0, sequence_id)
@@ -46,14 +49,14 @@ def pack(batch):
     return [torch.tensor(column, dtype=torch.float64) for column in floats] + [torch.tensor(ids)]
 
 
-def evaluate(loss, columns):
+def evaluate(loss: Loss, columns: list[torch.Tensor]) -> tuple[float, torch.Tensor, dict[str, float]]:
     logprobs_T = columns[0].clone().requires_grad_()
     value, metrics = loss(Tokens.masked(logprobs_T, *columns[1:]))
     value.backward()
     return value.item(), logprobs_T.grad, {key: tensor.item() for key, tensor in metrics.items()}
 
 
-def reference(batch, formula, eps):
+def reference(batch: Batch, formula: str, eps: dict[str, float]) -> tuple[float, torch.Tensor]:
     """Loss and gradient from the formulas, completion by completion over sampled tokens only."""
     loss, gradient = 0.0, []
     for tokens, advantage, weight in batch:
@@ -71,7 +74,7 @@ def reference(batch, formula, eps):
 @pytest.mark.slow
 @every_loss
 @given(batch=batches)
-def test_loss_and_gradient_are_the_formula(name, batch):
+def test_loss_and_gradient_are_the_formula(name: str, batch: Batch) -> None:
     loss, formula, eps = LOSSES[name]
     value, gradient, _ = evaluate(loss, pack(batch))
     expected, expected_gradient = reference(batch, formula, eps)
@@ -82,7 +85,9 @@ def test_loss_and_gradient_are_the_formula(name, batch):
 @pytest.mark.slow
 @every_loss
 @given(batch=batches, garbage=st.lists(st.sampled_from(GARBAGE), min_size=3, max_size=3))
-def test_masked_tokens_reach_neither_loss_nor_gradient_nor_metrics(name, batch, garbage):
+def test_masked_tokens_reach_neither_loss_nor_gradient_nor_metrics(
+    name: str, batch: Batch, garbage: list[float]
+) -> None:
     columns = pack(batch)
     masked_T = columns[3] == 0
     spoilt = [column.masked_fill(masked_T, bad) for column, bad in zip(columns[:3], garbage, strict=True)] + columns[3:]
@@ -95,7 +100,7 @@ def test_masked_tokens_reach_neither_loss_nor_gradient_nor_metrics(name, batch, 
 
 
 @every_loss
-def test_a_nan_at_a_sampled_token_is_not_hidden(name):
+def test_a_nan_at_a_sampled_token_is_not_hidden(name: str) -> None:
     columns = pack([([(-1.0, float("nan"), True), (-1.0, 0.0, True)], 1.0, 0.5)])
     value, _, _ = evaluate(LOSSES[name][0], columns)
     assert np.isnan(value)
@@ -104,7 +109,7 @@ def test_a_nan_at_a_sampled_token_is_not_hidden(name):
 @every_loss
 @pytest.mark.parametrize("log_ratio", [-1e30, -100.0, 100.0, 1e30])
 @pytest.mark.parametrize("advantage", [-2.0, 2.0])
-def test_extreme_ratios_stay_finite_in_single_precision(name, log_ratio, advantage):
+def test_extreme_ratios_stay_finite_in_single_precision(name: str, log_ratio: float, advantage: float) -> None:
     columns = pack([([(-1.0, log_ratio, True), (-1.0, 0.1, True)], advantage, 0.5)])
     value, gradient, metrics = evaluate(
         LOSSES[name][0], [column.float() if column.is_floating_point() else column for column in columns]
@@ -114,16 +119,18 @@ def test_extreme_ratios_stay_finite_in_single_precision(name, log_ratio, advanta
     assert all(np.isfinite(metric) for metric in metrics.values())
 
 
-def joined(parts):
+def joined(parts: list[dict[str, float]]) -> dict[str, float]:
     """Combine metrics of several micro-batches by their suffix."""
-    combine = {"sum": sum, "min": min, "max": max}
+    combine: dict[str, Callable[..., float]] = {"sum": sum, "min": min, "max": max}
     return {key: combine[key.rsplit("_", 1)[1]](part[key] for part in parts) for key in parts[0]}
 
 
 @pytest.mark.slow
 @every_loss
 @given(batch=batches, order_seed=st.integers(0, 999), cuts=st.sets(st.integers(1, 4)))
-def test_packing_order_and_micro_batches_change_nothing(name, batch, order_seed, cuts):
+def test_packing_order_and_micro_batches_change_nothing(
+    name: str, batch: Batch, order_seed: int, cuts: set[int]
+) -> None:
     loss = LOSSES[name][0]
     columns = pack(batch)
     value, gradient, metrics = evaluate(loss, columns)
@@ -145,7 +152,7 @@ def test_packing_order_and_micro_batches_change_nothing(name, batch, order_seed,
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cispo", "dapo", "dapo_dual", "grpo"])
 @given(batch=batches, seed=st.integers(0, 999), ranks=st.integers(2, 4))
-def test_token_losses_may_be_split_inside_a_completion(name, batch, seed, ranks):
+def test_token_losses_may_be_split_inside_a_completion(name: str, batch: Batch, seed: int, ranks: int) -> None:
     loss = LOSSES[name][0]
     columns = pack(batch)
     value, gradient, _ = evaluate(loss, columns)
@@ -162,7 +169,7 @@ def test_token_losses_may_be_split_inside_a_completion(name, batch, seed, ranks)
 @pytest.mark.slow
 @every_loss
 @given(batch=batches)
-def test_on_policy_gradient_is_that_of_reinforce(name, batch):
+def test_on_policy_gradient_is_that_of_reinforce(name: str, batch: Batch) -> None:
     on_policy = [([(old, 0.0, sampled) for old, _, sampled in tokens], a, w) for tokens, a, w in batch]
     columns = pack(on_policy)
     _, gradient, metrics = evaluate(LOSSES[name][0], columns)
@@ -173,7 +180,7 @@ def test_on_policy_gradient_is_that_of_reinforce(name, batch):
 @pytest.mark.slow
 @every_loss
 @given(batch=batches)
-def test_ratio_metrics_are_those_of_the_sampled_tokens(name, batch):
+def test_ratio_metrics_are_those_of_the_sampled_tokens(name: str, batch: Batch) -> None:
     loss, formula, eps = LOSSES[name]
     _, _, metrics = evaluate(loss, pack(batch))
     ratios, clipped = [], 0
@@ -209,12 +216,12 @@ def test_ratio_metrics_are_those_of_the_sampled_tokens(name, batch):
         lambda: DAPO(dual_clip=1.0),
     ],
 )
-def test_clips_that_mean_nothing_are_refused(build):
+def test_clips_that_mean_nothing_are_refused(build: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=r"CISPO|DAPO|GRPO|GSPO"):
         build()
 
 
-def test_a_dual_clip_bounds_what_one_stale_token_can_do():
+def test_a_dual_clip_bounds_what_one_stale_token_can_do() -> None:
     """Without it, a token with Â < 0 that the policy has come to like pulls with its whole ratio."""
     stale = pack([([(-4.0, 3.9, True)], -1.0, 1.0)])
     free, _, _ = evaluate(DAPO(), stale)
@@ -225,6 +232,6 @@ def test_a_dual_clip_bounds_what_one_stale_token_can_do():
     assert metrics["clipped_sum"] == 1
 
 
-def test_every_loss_of_the_lab_is_held_against_the_formulas_here_and_in_whole_steps():
+def test_every_loss_of_the_lab_is_held_against_the_formulas_here_and_in_whole_steps() -> None:
     for cases in (LOSSES, test_step.LOSSES):
         assert {type(loss) for loss, *_ in cases.values()} == set(losses.LOSSES)

@@ -3,8 +3,9 @@
 import itertools
 import json
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -15,15 +16,15 @@ from hypothesis import strategies as st
 from moe.sequences import TrainingSequence
 from scalelab.errors import LabError
 from scalelab.recipe.length_control import LengthPenalty
-from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
-from scalelab.recipe.recipe import Recipe
+from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO, Loss
+from scalelab.recipe.recipe import Aggregation, Recipe, ZeroVariance
 from scalelab.recipe.step import StepLoss, drop_reason, pass_rate, plan_step, rewards, summarise
 from scalelab.recipe.types import Rollout
 from tests.helpers import recipe_reference as slow
 from tests.helpers.recipe_step import build_step
 
 VERSION = 7
-LOSSES = {
+LOSSES: dict[str, tuple[Loss, str, dict[str, float]]] = {
     "cispo": (CISPO(1.2), "cispo", {"eps_max": 1.2}),
     "dapo": (DAPO(0.1, 0.2), "token", {"low": 0.1, "high": 0.2}),
     "grpo": (GRPO(0.15), "token", {"low": 0.15, "high": 0.15}),
@@ -41,7 +42,14 @@ class Late(CISPO):
     sees: ClassVar[tuple[str, ...]] = ("staleness", "reward")
 
 
-def rollout(rng, prompt, reward, length=None, outcome=None, task="math"):
+def rollout(
+    rng: np.random.Generator,
+    prompt: str,
+    reward: float,
+    length: int | None = None,
+    outcome: str | None = None,
+    task: str = "math",
+) -> Rollout:
     """A completion of random length with a forced stretch, garbage log-probs in it, and two versions."""
     length = int(rng.integers(0, 9)) if length is None else length
     edge = int(rng.integers(0, length + 1))
@@ -62,7 +70,7 @@ def rollout(rng, prompt, reward, length=None, outcome=None, task="math"):
 
 
 @st.composite
-def steps(draw, generations=3, **choices):
+def steps(draw: st.DrawFn, generations: int = 3, **choices: Any) -> list[list[Rollout]]:
     """Groups of rollouts; rewards are drawn one by one, the rest from a seed."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     patterns = draw(
@@ -73,12 +81,12 @@ def steps(draw, generations=3, **choices):
     return [[rollout(rng, f"p{p}", reward) for reward in pattern] for p, pattern in enumerate(patterns)]
 
 
-def noise(sequence_id, size):
+def noise(sequence_id: int, size: int) -> np.ndarray:
     """log π_train − log π_gen of a sequence, the same wherever it is packed."""
     return np.random.default_rng(sequence_id).normal(0, 0.3, size)
 
 
-def run(sequences, loss):
+def run(sequences: list[TrainingSequence], loss: Loss) -> tuple[float, dict[int, torch.Tensor], dict[str, float]]:
     """Call the loss on one packed micro-batch; return its value, the gradient per sequence id, and the metrics."""
     extras = {key: torch.from_numpy(np.concatenate([s.extras[key] for s in sequences])) for key in sequences[0].extras}
     extras = {key: value.double() if value.is_floating_point() else value for key, value in extras.items()}
@@ -91,12 +99,16 @@ def run(sequences, loss):
     return value.item(), dict(zip(ids, gradients, strict=True)), {k: float(v) for k, v in metrics.items()}
 
 
-def slow_step(groups, recipe, formula, eps):
+def slow_step(
+    groups: list[list[Rollout]], recipe: Recipe, formula: str, eps: dict[str, float]
+) -> tuple[list[list[Rollout]], list[Any], list[Any]]:
     """The objective and its gradient by group, completion and sampled token, from the formulas."""
     if recipe.zero_variance != "keep":
         groups = [group for group in groups if len({r.reward for r in group}) > 1]
+    assert isinstance(recipe.advantage_norm, str)
     advantages = slow.advantages([[2 * r.reward - 1 for r in group] for group in groups], recipe.advantage_norm)
-    terms, jacobians, sequence_ids = [], [], itertools.count()
+    terms: list[list[list[float]]] = []
+    jacobians, sequence_ids = [], itertools.count()
     for group, advantages_G in zip(groups, advantages, strict=True):
         terms.append([])
         for completion, advantage in zip(group, advantages_G, strict=True):
@@ -115,7 +127,13 @@ def slow_step(groups, recipe, formula, eps):
 @pytest.mark.parametrize(("loss", "aggregation", "norm"), CHOICES)
 @settings(max_examples=20)
 @given(groups=steps(), zero_variance=st.sampled_from(["drop", "keep", "refill"]))
-def test_a_step_is_the_recipes_objective(loss, aggregation, norm, groups, zero_variance):
+def test_a_step_is_the_recipes_objective(
+    loss: str,
+    aggregation: Aggregation,
+    norm: Literal["batch", "prompt", "none"],
+    groups: list[list[Rollout]],
+    zero_variance: ZeroVariance,
+) -> None:
     policy_loss, formula, eps = LOSSES[loss]
     recipe = Recipe(
         loss=policy_loss,
@@ -147,7 +165,9 @@ def test_a_step_is_the_recipes_objective(loss, aggregation, norm, groups, zero_v
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 @given(groups=steps(), seed=st.integers(0, 999), parts=st.integers(1, 4))
-def test_the_split_of_a_step_into_micro_batches_does_not_matter(loss, groups, seed, parts):
+def test_the_split_of_a_step_into_micro_batches_does_not_matter(
+    loss: str, groups: list[list[Rollout]], seed: int, parts: int
+) -> None:
     policy_loss = LOSSES[loss][0]
     recipe = Recipe(loss=policy_loss, zero_variance="keep", generations_per_prompt=3)
     sequences, _ = build_step(groups, recipe, VERSION)
@@ -158,16 +178,16 @@ def test_the_split_of_a_step_into_micro_batches_does_not_matter(loss, groups, se
     for _, part_gradients, _ in results:
         for sequence_id, gradient in part_gradients.items():
             torch.testing.assert_close(gradient, gradients[sequence_id], rtol=1e-9, atol=1e-12)
-    combine = {"sum": sum, "min": min, "max": max}
+    combine: dict[str, Callable[..., float]] = {"sum": sum, "min": min, "max": max}
     joined = {k: combine[k.rsplit("_", 1)[1]](result[2][k] for result in results) for k in metrics}
     assert joined == pytest.approx(metrics, rel=1e-9, abs=1e-12)
 
 
 @given(groups=steps())
-def test_the_order_of_groups_and_of_completions_does_not_matter(groups):
+def test_the_order_of_groups_and_of_completions_does_not_matter(groups: list[list[Rollout]]) -> None:
     recipe = Recipe(generations_per_prompt=3, zero_variance="keep")
 
-    def by_content(groups):
+    def by_content(groups: list[list[Rollout]]) -> list[Any]:
         sequences, _ = build_step(groups, recipe, VERSION)
         rows = [(s.tokens_T.tolist(), s.extras["advantages"].tolist(), s.extras["weights"].tolist()) for s in sequences]
         return sorted(rows)
@@ -178,7 +198,7 @@ def test_the_order_of_groups_and_of_completions_does_not_matter(groups):
 
 
 @given(groups=steps(), loss=st.sampled_from(["plain", "staleness"]))
-def test_what_is_pickled_of_a_planned_sequence_comes_out_laid_out(groups, loss):
+def test_what_is_pickled_of_a_planned_sequence_comes_out_laid_out(groups: list[list[Rollout]], loss: str) -> None:
     policy_loss = LOSSES[sorted(LOSSES)[0]][0] if loss == "plain" else Late()
     recipe = Recipe(loss=policy_loss, generations_per_prompt=3, zero_variance="keep")
     planned, metrics = plan_step(groups, recipe, VERSION)
@@ -195,7 +215,7 @@ def test_what_is_pickled_of_a_planned_sequence_comes_out_laid_out(groups, loss):
             assert (one.extras[name].dtype, one.extras[name].tobytes()) == (values.dtype, values.tobytes()), name
 
 
-def test_a_step_travels_at_half_the_size_of_its_sequences_and_without_their_text():
+def test_a_step_travels_at_half_the_size_of_its_sequences_and_without_their_text() -> None:
     rng = np.random.default_rng(0)
     long = [replace(rollout(rng, "p", reward, 2000), text="secret " * 2000) for reward in (0.0, 1.0)]
     planned, _ = plan_step([long], Recipe(generations_per_prompt=2), VERSION)
@@ -205,7 +225,7 @@ def test_a_step_travels_at_half_the_size_of_its_sequences_and_without_their_text
 
 
 @given(groups=steps())
-def test_extras_stand_at_sampled_tokens_and_nowhere_else(groups):
+def test_extras_stand_at_sampled_tokens_and_nowhere_else(groups: list[list[Rollout]]) -> None:
     recipe = Recipe(generations_per_prompt=3, zero_variance="keep")
     sequences, metrics = build_step(groups, recipe, VERSION)
     rollouts = [rollout for group in groups for rollout in group]
@@ -228,12 +248,12 @@ def test_extras_stand_at_sampled_tokens_and_nowhere_else(groups):
     assert metrics["tokens"] == sum(len(r.prompt_ids) + len(r.completion_ids) for r in rollouts)
 
 
-def group_of(*reward_values, prompt="p", **fields):
+def group_of(*reward_values: float, prompt: str = "p", **fields: Any) -> list[Rollout]:
     rng = np.random.default_rng(0)
     return [rollout(rng, prompt, reward, length=5, **fields) for reward in reward_values]
 
 
-def test_kept_zero_variance_groups_have_no_gradient_but_count_in_the_average():
+def test_kept_zero_variance_groups_have_no_gradient_but_count_in_the_average() -> None:
     equal, mixed = group_of(1.0, 1.0, prompt="a"), group_of(1.0, 0.0, prompt="b")
     keep = Recipe(generations_per_prompt=2, zero_variance="keep", advantage_norm="none")
     drop = Recipe(generations_per_prompt=2, zero_variance="drop", advantage_norm="none")
@@ -245,14 +265,15 @@ def test_kept_zero_variance_groups_have_no_gradient_but_count_in_the_average():
     np.testing.assert_allclose(2 * kept[2].extras["weights"], dropped[0].extras["weights"])
 
 
-def test_batch_deviation_is_over_the_groups_in_the_loss():
+def test_batch_deviation_is_over_the_groups_in_the_loss() -> None:
     equal, mixed = group_of(1.0, 1.0, prompt="a"), group_of(1.0, 0.0, prompt="b")
-    for policy, expected in {"drop": 1.0, "refill": 1.0, "keep": np.sqrt(2.0)}.items():
+    deviations: dict[ZeroVariance, float] = {"drop": 1.0, "refill": 1.0, "keep": np.sqrt(2.0)}
+    for policy, expected in deviations.items():
         sequences, _ = build_step([equal, mixed], Recipe(generations_per_prompt=2, zero_variance=policy), VERSION)
         assert max(np.abs(s.extras["advantages"]).max() for s in sequences) == pytest.approx(expected)
 
 
-def test_every_reason_for_dropping_is_counted():
+def test_every_reason_for_dropping_is_counted() -> None:
     groups = [
         group_of(1.0, 1.0, prompt="a"),
         group_of(0.0, 0.0, prompt="b"),
@@ -269,13 +290,13 @@ def test_every_reason_for_dropping_is_counted():
     json.dumps(metrics, allow_nan=False)
 
 
-def test_a_step_without_anything_to_learn_is_empty():
+def test_a_step_without_anything_to_learn_is_empty() -> None:
     sequences, metrics = build_step([group_of(1.0, 1.0)], Recipe(generations_per_prompt=2), VERSION)
     assert sequences == []
     assert metrics["tokens"] == 0
 
 
-def test_completions_that_could_not_be_graded_count_for_nothing():
+def test_completions_that_could_not_be_graded_count_for_nothing() -> None:
     group = [*group_of(1.0, 0.0), *group_of(0.0, outcome="error")]
     sequences, metrics = build_step([group], Recipe(generations_per_prompt=3), VERSION)
     without, _ = build_step([group[:2]], Recipe(generations_per_prompt=2), VERSION)
@@ -289,7 +310,7 @@ def test_completions_that_could_not_be_graded_count_for_nothing():
     assert drop_reason(group[1:], Recipe(zero_variance="keep")) == "ungraded"
 
 
-def test_dropped_groups_are_counted_and_change_nothing_else():
+def test_dropped_groups_are_counted_and_change_nothing_else() -> None:
     recipe = Recipe(generations_per_prompt=2, zero_variance="refill")
     teaching, dropped = group_of(1.0, 0.0, prompt="a"), group_of(1.0, 1.0, prompt="b")
     by_itself, _ = build_step([teaching], recipe, VERSION)
@@ -302,7 +323,7 @@ def test_dropped_groups_are_counted_and_change_nothing_else():
         }
 
 
-def test_length_penalty_separates_correct_completions():
+def test_length_penalty_separates_correct_completions() -> None:
     rng = np.random.default_rng(0)
     recipe = Recipe(generations_per_prompt=3, max_tokens=10, length_control=LengthPenalty(10, 4))
     group = [rollout(rng, "p", 1.0, length=5), rollout(rng, "p", 1.0, length=8), rollout(rng, "p", 0.0, length=9)]
@@ -310,7 +331,7 @@ def test_length_penalty_separates_correct_completions():
     assert drop_reason([group[0], group[1], group[1]], recipe) is None
 
 
-def test_staleness_is_counted_from_the_oldest_version():
+def test_staleness_is_counted_from_the_oldest_version() -> None:
     rng = np.random.default_rng(0)
     base = rollout(rng, "p", 1.0, length=4)
     groups = [
@@ -323,7 +344,7 @@ def test_staleness_is_counted_from_the_oldest_version():
     assert metrics["staleness"] == {"0": 1, "2": 1}
 
 
-def test_tasks_are_told_apart():
+def test_tasks_are_told_apart() -> None:
     groups = [group_of(1.0, 0.0, prompt="a", task="math"), group_of(0.0, 0.0, prompt="b", task="code")]
     _, metrics = build_step(groups, Recipe(generations_per_prompt=2), VERSION)
     assert {task: figures["pass_rate"] for task, figures in metrics["tasks"].items()} == {"code": 0.0, "math": 0.5}
@@ -331,10 +352,11 @@ def test_tasks_are_told_apart():
 
 
 @given(groups=steps())
-def test_summary_figures_are_means_over_sampled_tokens(groups):
+def test_summary_figures_are_means_over_sampled_tokens(groups: list[list[Rollout]]) -> None:
     recipe = Recipe(generations_per_prompt=3, zero_variance="keep")
     sequences, _ = build_step(groups, recipe, VERSION)
     _, _, metrics = run(sequences, recipe.loss)
+    assert isinstance(recipe.loss, CISPO)
     delta, same = [], []
     for sequence in sequences:
         noise_T = noise(int(sequence.extras["sequence_ids"][0]), len(sequence.tokens_T))
@@ -363,7 +385,7 @@ def test_summary_figures_are_means_over_sampled_tokens(groups):
     json.dumps(got, allow_nan=False)
 
 
-def test_groups_of_another_size_or_of_two_prompts_are_refused():
+def test_groups_of_another_size_or_of_two_prompts_are_refused() -> None:
     recipe = Recipe(generations_per_prompt=2)
     with pytest.raises(ValueError, match="3 completions of prompt p"):
         build_step([group_of(1.0, 0.0, 0.0)], recipe, VERSION)
@@ -371,7 +393,7 @@ def test_groups_of_another_size_or_of_two_prompts_are_refused():
         build_step([[*group_of(1.0, prompt="a"), *group_of(0.0, prompt="b")]], recipe, VERSION)
 
 
-def test_a_sampled_token_without_log_prob_stops_the_run():
+def test_a_sampled_token_without_log_prob_stops_the_run() -> None:
     group = group_of(1.0, 0.0)
     group[1].logprobs_T[~group[1].forced_T] = np.nan
     with pytest.raises(LabError, match="not finite"):
@@ -392,12 +414,12 @@ def test_a_sampled_token_without_log_prob_stops_the_run():
         ({"reward": float("nan")}, "outside"),
     ],
 )
-def test_a_rollout_that_contradicts_itself_is_refused(change, cause):
+def test_a_rollout_that_contradicts_itself_is_refused(change: dict[str, Any], cause: str) -> None:
     with pytest.raises(ValueError, match=cause):
         Rollout(**{**vars(group_of(1.0)[0]), **change})
 
 
 @pytest.mark.parametrize("name", sorted(LOSSES))
-def test_step_loss_can_be_sent_to_another_process(name):
+def test_step_loss_can_be_sent_to_another_process(name: str) -> None:
     loss = StepLoss(LOSSES[name][0])
     assert pickle.loads(pickle.dumps(loss)) == loss

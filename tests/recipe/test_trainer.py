@@ -19,8 +19,12 @@ pytestmark = pytest.mark.slow
 DEADLINE = 200
 
 
+Steps = list[tuple[float, float, dict[str, float | None]]]
+"""Loss, norm of the gradient and figures of a step of every loss."""
+
+
 @pytest.fixture(scope="module")
-def whole():
+def whole() -> Steps:
     """One rank, all sequences in one micro-batch."""
     model = trainer(MOE)
     try:
@@ -29,19 +33,21 @@ def whole():
         model.close()
 
 
-def assert_equal(one, other):
+def assert_equal(one: Steps, other: Steps) -> None:
     for (loss, norm, figures), (split_loss, split_norm, split_figures), kind in zip(one, other, LOSSES, strict=True):
         assert split_loss == pytest.approx(loss, rel=1e-4, abs=1e-6), kind
         assert split_norm == pytest.approx(norm, rel=1e-4), kind
         assert split_figures == pytest.approx(figures, rel=1e-4, abs=1e-6), kind
-        assert figures["ratio_clipped"] > 0.0
+        clipped = figures["ratio_clipped"]
+        assert clipped is not None
+        assert clipped > 0.0
 
 
-def test_every_loss_of_the_lab_is_split_over_ranks():
+def test_every_loss_of_the_lab_is_split_over_ranks() -> None:
     assert {type(loss) for loss in LOSSES} == set(losses.LOSSES)
 
 
-def test_on_policy_ratios_are_one():
+def test_on_policy_ratios_are_one() -> None:
     model = trainer(MOE)
     try:
         sequences, _ = build_step(with_logprobs(make_groups(), model, 0.0), RECIPE, 0)
@@ -52,11 +58,12 @@ def test_on_policy_ratios_are_one():
     assert figures["ratio_min"] == pytest.approx(1.0, abs=1e-4)
     assert figures["ratio_max"] == pytest.approx(1.0, abs=1e-4)
     assert figures["same_version_gap_mean"] == pytest.approx(0.0, abs=1e-5)
+    assert figures["entropy"] is not None
     assert 0.0 < figures["entropy"] < np.log(MOE.vocab_size)
     assert result.grad_norm > 0.0
 
 
-def test_a_step_does_not_depend_on_micro_batches_or_order(whole):
+def test_a_step_does_not_depend_on_micro_batches_or_order(whole: Steps) -> None:
     model = trainer(MOE, tokens_per_micro_batch=64)
     try:
         split = steps(model, reverse=True)
@@ -65,7 +72,7 @@ def test_a_step_does_not_depend_on_micro_batches_or_order(whole):
     assert_equal(whole, split)
 
 
-def test_a_step_does_not_depend_on_context_parallelism(whole, tmp_path):
+def test_a_step_does_not_depend_on_context_parallelism(whole: Steps, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.helpers.recipe_ranks"]
     ranks = [subprocess.Popen([*command, str(rank), tmp_path], cwd=Path(__file__).parents[2]) for rank in range(2)]
     try:
@@ -74,5 +81,5 @@ def test_a_step_does_not_depend_on_context_parallelism(whole, tmp_path):
         for rank in ranks:
             rank.kill()
     assert codes == [0, 0]
-    for rank in range(2):
-        assert_equal(whole, pickle.loads((tmp_path / f"rank{rank}.pkl").read_bytes()))
+    for number in range(2):
+        assert_equal(whole, pickle.loads((tmp_path / f"rank{number}.pkl").read_bytes()))

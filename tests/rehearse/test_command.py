@@ -21,7 +21,7 @@ from tests.helpers.rehearsals import MODELS, run_of
 
 
 @pytest.mark.slow
-def test_a_miniature_is_rehearsed_for_the_cpu_where_temporary_files_alone_can_be_written(tmp_path):
+def test_a_miniature_is_rehearsed_for_the_cpu_where_temporary_files_alone_can_be_written(tmp_path: Path) -> None:
     rest = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--bind", str(tmp_path), "/tmp"]
     read_only = ["bwrap", *rest] if os.getuid() == 0 and shutil.which("bwrap") else []  # others may write little anyway
     command = [*read_only, sys.executable, "-m", "scalelab", "rehearse", "quickstart", "--json"]
@@ -60,7 +60,7 @@ def test_a_miniature_is_rehearsed_for_the_cpu_where_temporary_files_alone_can_be
         (["scalerl_8b", "--set", "Layout.tensor=3"], "Layout"),
     ],
 )
-def test_bad_input_is_one_line(arguments, said, capsys):
+def test_bad_input_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rehearse", *arguments]) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -68,7 +68,7 @@ def test_bad_input_is_one_line(arguments, said, capsys):
     assert err.count("\n") == 1
 
 
-def rehearsed(interpreter, deadline):
+def rehearsed(interpreter: Interpreter, deadline: float) -> list[RoleResult]:
     layout = Layout(tensor=2)
     roles = trainer_roles(layout, 2)
     told = []
@@ -79,13 +79,13 @@ def rehearsed(interpreter, deadline):
     return results
 
 
-def test_a_process_that_dies_is_a_problem_of_its_role():
+def test_a_process_that_dies_is_a_problem_of_its_role() -> None:
     for result in rehearsed(Interpreter("/bin/false"), 30):
         assert result.problems == ["its process ended with code 1 and said last: nothing"]
         assert not result.ok
 
 
-def test_a_role_whose_process_breaks_spares_the_others():
+def test_a_role_whose_process_breaks_spares_the_others() -> None:
     """Roles of a kind that cannot be rehearsed: their module has no function for it, which shows after the fork."""
     roles = [replace(role, kind="ranks") for role in trainer_roles(Layout(tensor=2), 2)]
     setting = RehearsalSettings(run_of(MODELS["llama"], Layout(tensor=2), 2), device("h100"))
@@ -96,7 +96,7 @@ def test_a_role_whose_process_breaks_spares_the_others():
         assert problem.startswith("its process ended with code 1 and said last: AttributeError")
 
 
-def test_what_a_killed_role_left_is_ended_though_its_worker_ends_in_order(tmp_path):
+def test_what_a_killed_role_left_is_ended_though_its_worker_ends_in_order(tmp_path: Path) -> None:
     """Among them a process that calls itself something else, as Ray's do."""
     worker, pid = tmp_path / "worker", tmp_path / "pid"
     left = (
@@ -115,7 +115,7 @@ def test_what_a_killed_role_left_is_ended_though_its_worker_ends_in_order(tmp_pa
     assert state in ("gone", "Z", "X")  # nobody may have asked yet how it ended
 
 
-def test_a_process_that_hangs_is_given_up(tmp_path):
+def test_a_process_that_hangs_is_given_up(tmp_path: Path) -> None:
     hang = tmp_path / "hang"
     hang.write_text("#!/bin/sh\nexec sleep 30\n")
     hang.chmod(0o755)
@@ -125,14 +125,14 @@ def test_a_process_that_hangs_is_given_up(tmp_path):
         assert not result.ok
 
 
-def test_a_role_that_takes_too_long_is_not_said_to_break(capsys):
+def test_a_role_that_takes_too_long_is_not_said_to_break(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rehearse", "quickstart", "--deadline", "0.01"]) == 1
     said = capsys.readouterr().out
     assert "not done: trainer rank 0" in said
     assert "breaks" not in said
 
 
-def test_a_result_comes_back_from_json_as_it_went():
+def test_a_result_comes_back_from_json_as_it_went() -> None:
     result = RoleResult("trainer rank 0", "trainer", 2, memory_gib={"weights": 1.5}, problems=["load: lost"])
     read = RoleResult.from_json(json.loads(json.dumps(result.to_json())))
     assert read == result

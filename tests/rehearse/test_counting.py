@@ -1,5 +1,7 @@
 """Memory, exchanges and FLOPs are counted right: against tensors kept by hand, plain sums and real products."""
 
+from collections.abc import Callable, Iterator
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -23,11 +25,13 @@ BLOCK = 512
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from(["make", "view", "drop"]), st.integers(1, 2000)), max_size=30))
-def test_live_memory_is_that_of_the_tensors_that_live(actions):
+def test_live_memory_is_that_of_the_tensors_that_live(actions: list[tuple[str, int]]) -> None:
     """Views share memory, in-place operators make none, and what nobody holds is gone."""
-    memory, held, most = Memory("cpu"), [], 0
+    memory, most = Memory("cpu"), 0
 
-    def live():
+    held: list[torch.Tensor] = []
+
+    def live() -> int:
         storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in held}
         return sum(-(-size // BLOCK) * BLOCK for size in storages.values())
 
@@ -45,7 +49,7 @@ def test_live_memory_is_that_of_the_tensors_that_live(actions):
         assert peak.bytes == most
 
 
-def test_kinds_are_followed_to_their_end():
+def test_kinds_are_followed_to_their_end() -> None:
     memory = Memory("cpu")
     with FakeTensorMode(), memory:
         weight, other = torch.empty(BLOCK), torch.empty(BLOCK)
@@ -60,7 +64,7 @@ def test_kinds_are_followed_to_their_end():
 
 
 @pytest.fixture
-def four_ranks():
+def four_ranks() -> Iterator[Collectives]:
     collectives = Collectives()
     with all_replaced(other_ranks()), FakeTensorMode():
         dist.init_process_group("nccl", rank=1, world_size=4)
@@ -72,7 +76,7 @@ def four_ranks():
             dist.destroy_process_group()
 
 
-def test_exchanges_are_counted_by_micro_batch_and_by_step(four_ranks):
+def test_exchanges_are_counted_by_micro_batch_and_by_step(four_ranks: Collectives) -> None:
     small, large = torch.empty(8), torch.empty(32)
     four_ranks.per_micro_batch = True
     dist.all_gather_into_tensor(large, small)
@@ -102,12 +106,14 @@ def test_exchanges_are_counted_by_micro_batch_and_by_step(four_ranks):
         (lambda: dist.all_to_all_single(torch.empty(4), torch.empty(5)), "an input of 5 rows into equal parts"),
     ],
 )
-def test_sizes_at_which_nccl_would_stop_are_refused(four_ranks, call, said):
+def test_sizes_at_which_nccl_would_stop_are_refused(
+    four_ranks: Collectives, call: Callable[[], object], said: str
+) -> None:
     with pytest.raises(LabError, match=said):
         call()
 
 
-def test_products_of_stacked_experts_count_every_row_once():
+def test_products_of_stacked_experts_count_every_row_once() -> None:
     """FLOPs equal those of the same rows through matrices one by one, forward and backward."""
     rows, experts, inner, out = 96, 4, 16, 48
     with FakeTensorMode():
@@ -123,7 +129,7 @@ def test_products_of_stacked_experts_count_every_row_once():
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(64, 64), (16, 64)])
-def test_causal_attention_counts_the_pairs_that_are_seen(queries, keys):
+def test_causal_attention_counts_the_pairs_that_are_seen(queries: int, keys: int) -> None:
     heads, size = 4, 8
     with FakeTensorMode():
         q = torch.empty(queries, heads, size, requires_grad=True)
@@ -135,7 +141,7 @@ def test_causal_attention_counts_the_pairs_that_are_seen(queries, keys):
     assert flops.get_total_flops() == (2 + 5) * 2 * seen * heads * size
 
 
-def test_a_number_of_a_real_tensor_is_its_own_and_that_of_a_fake_one_is_1():
+def test_a_number_of_a_real_tensor_is_its_own_and_that_of_a_fake_one_is_1() -> None:
     """vLLM's matrices free, by such a number, the memory behind them whenever Python clears them away."""
     real, world = torch.tensor(2**40 + 3), SimulatedDevice(device("h100"))
     with simulated(world), Answers(world):

@@ -46,7 +46,7 @@ for own in (environment("engine"), environment("trainer")):
 
 
 @pytest.mark.slow
-def test_an_engine_on_several_devices_does_not_start_in_the_trainers_environment():
+def test_an_engine_on_several_devices_does_not_start_in_the_trainers_environment() -> None:
     ended = subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True, timeout=900, check=False)
     own, trainers = [line for line in ended.stdout.splitlines() if line.startswith("[")]
     assert own == "[]", ended.stderr[-2000:]
@@ -55,7 +55,7 @@ def test_an_engine_on_several_devices_does_not_start_in_the_trainers_environment
 
 
 @pytest.mark.slow
-def test_the_last_device_of_both_models_engines_takes_all_weights_at_full_size():
+def test_the_last_device_of_both_models_engines_takes_all_weights_at_full_size() -> None:
     """In a process of its own, since vLLM's groups and settings are a whole process's."""
     ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=280, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
@@ -109,7 +109,7 @@ for change in changes:
 
 
 @pytest.mark.slow
-def test_an_engine_does_not_receive_what_the_trainer_does_not_send():
+def test_an_engine_does_not_receive_what_the_trainer_does_not_send() -> None:
     ended = subprocess.run([sys.executable, "-c", RECEIVES], capture_output=True, text=True, timeout=280, check=False)
     said = [line.removeprefix("said: receive ") for line in ended.stdout.splitlines() if line.startswith("said: ")]
     assert len(said) == 5, ended.stderr[-2000:]
@@ -121,6 +121,6 @@ def test_an_engine_does_not_receive_what_the_trainer_does_not_send():
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_engines_take_the_weights_of_sigmoid_routers_and_hold_latent_attention_s_cache():
+def test_engines_take_the_weights_of_sigmoid_routers_and_hold_latent_attention_s_cache() -> None:
     ended = subprocess.run([sys.executable, "-c", FAMILIES], capture_output=True, text=True, timeout=280, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]

@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from scalelab.hardware import device
 from scalelab.rehearse import environment
 from scalelab.rehearse.environment import how_to_set_up, interpreters, simulated_cuda
 from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all
+from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import engine_roles, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
 from tests.helpers.rehearsals import LENGTH, MODELS, run_of
@@ -21,7 +24,7 @@ BIG = (*(f"h100/scalerl_{one}" for one in H100_RUNS), "h200/scalerl_17bx16_least
 """The placements of docs/plan.md."""
 
 
-def test_an_environment_is_whole_or_not_there(tmp_path):
+def test_an_environment_is_whole_or_not_there(tmp_path: Path) -> None:
     assert simulated_cuda(H100, tmp_path) is None
     for name in ("env/bin/python", *environment.LIBRARIES):
         assert simulated_cuda(H100, tmp_path) is None
@@ -34,7 +37,9 @@ def test_an_environment_is_whole_or_not_there(tmp_path):
     assert found.environment["SIMULATED_CAPABILITY_MAJOR"] == "10"
 
 
-def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys):
+def test_what_is_missing_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "run from a checkout" in how_to_set_up(tmp_path)
     monkeypatch.setattr(environment.shutil, "which", lambda name: None)
     assert "install gcc, then run tools/rehearse/install.sh" in how_to_set_up()
@@ -43,13 +48,14 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_trainer_has_a_runs_variables_beside_those_of_the_simulated_device(tmp_path):
+def test_the_trainer_has_a_runs_variables_beside_those_of_the_simulated_device(tmp_path: Path) -> None:
     """Its allocator of expandable segments asks libraries that no other does: a rehearsal without it said nothing."""
     for name in ("env/bin/python", *environment.LIBRARIES):
         (tmp_path / ".rehearse" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / ".rehearse" / name).touch()
     simulated = simulated_cuda(H100, tmp_path)
     pythons = interpreters(simulated)
+    assert simulated is not None
     assert pythons["trainer"].python == simulated.python
     assert pythons["trainer"].environment == {**pythons["trainer"].environment, **simulated.environment}
     assert pythons["trainer"].environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
@@ -59,7 +65,7 @@ def test_the_trainer_has_a_runs_variables_beside_those_of_the_simulated_device(t
 @pytest.mark.slow
 @pytest.mark.skipif(simulated_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
 @pytest.mark.parametrize("offload", [False, True])
-def test_a_mixture_lives_on_a_simulated_gpu(offload):
+def test_a_mixture_lives_on_a_simulated_gpu(offload: bool) -> None:
     layout = Layout(tensor=2, expert=4)
     run = run_of(MODELS["mixtral"], layout, 8, "selective")
     optimizer = replace(run.trainer.optimizer, offload=offload)
@@ -79,7 +85,7 @@ def test_a_mixture_lives_on_a_simulated_gpu(offload):
 @pytest.mark.nightly
 @pytest.mark.skipif(simulated_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
 @pytest.mark.parametrize("name", BIG)
-def test_every_role_of_a_big_experiment_starts(name, capsys):
+def test_every_role_of_a_big_experiment_starts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """All of a documented placement, with the memory and the work that its plan has."""
     assert main(["rehearse", name, "--devices", "yes", "--jobs", "2", "--set", "SFT.pretrained=/", "--json"]) == 0
     for role in json.loads(capsys.readouterr().out)["roles"]:
@@ -90,7 +96,7 @@ def test_every_role_of_a_big_experiment_starts(name, capsys):
             assert role["flops"] == pytest.approx(role["plan_flops"], rel=0.01)
 
 
-def on_simulated_gpu(layout, world, **trainer):
+def on_simulated_gpu(layout: Layout, world: int, **trainer: Any) -> RoleResult:
     run = run_of(MODELS["mixtral"], layout, world, "selective")
     run = replace(run, trainer=replace(run.trainer, **trainer))
     pythons, role = interpreters(simulated_cuda(H100)), trainer_roles(layout, world)[0]
@@ -102,7 +108,7 @@ def on_simulated_gpu(layout, world, **trainer):
 
 @pytest.mark.slow
 @pytest.mark.skipif(simulated_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
-def test_transformer_engines_layers_compute_what_the_local_ones_do():
+def test_transformer_engines_layers_compute_what_the_local_ones_do() -> None:
     """They keep a workspace of cuBLAS and not Megatron's buffer for what tensor ranks gather: the only difference."""
     layout = Layout(tensor=2, expert=4)
     theirs, local = (on_simulated_gpu(layout, 8, kernels=kernels) for kernels in ("transformer_engine", "local"))
@@ -118,7 +124,7 @@ def test_transformer_engines_layers_compute_what_the_local_ones_do():
 
 @pytest.mark.slow
 @pytest.mark.skipif(simulated_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
-def test_moments_in_bfloat16_take_what_the_plan_says():
+def test_moments_in_bfloat16_take_what_the_plan_says() -> None:
     layout = Layout(tensor=2, expert=4)
     optimizer = OptimizerConfig(moments="bfloat16")
     result = on_simulated_gpu(layout, 8, optimizer=optimizer)
@@ -127,7 +133,7 @@ def test_moments_in_bfloat16_take_what_the_plan_says():
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_packages_for_gpus_without_a_driver_change_nothing(tmp_path):
+def test_packages_for_gpus_without_a_driver_change_nothing(tmp_path: Path) -> None:
     """A Transformer Engine that breaks what imports it, and a vLLM whose version is that of a build for GPUs."""
     for module in ("transformer_engine", "apex"):
         (tmp_path / module).mkdir()

@@ -14,11 +14,11 @@ class Checked(pydantic.BaseModel):
         raise ValueError(f"{self.heads} heads\ncannot be split")
 
 
-def test_a_mistake_that_pydantic_counts_is_told():
+def test_a_mistake_that_pydantic_counts_is_told() -> None:
     with pytest.raises(pydantic.ValidationError) as error:
         Checked(heads=4)
     said = explain(error.value)
     assert said.endswith("Checked: Value error, 4 heads cannot be split")
     with pytest.raises(pydantic.ValidationError) as two:
-        Checked(heads="many")
+        Checked(heads="many")  # type: ignore[arg-type]  # no number
     assert "Checked: heads: Input should be a valid integer" in explain(two.value)

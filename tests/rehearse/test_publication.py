@@ -3,9 +3,11 @@
 import math
 import tempfile
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from moe.model.families import Model
 from moe.settings import Layout
 from moe.weights.hf_weights import own_parts
 from moe.weights.links import shapes
@@ -18,7 +20,7 @@ from moe.train.trainer import Trainer  # isort: skip  (torch's environment first
 pytestmark = pytest.mark.slow
 
 
-def staged(model, layout, world, rank):
+def staged(model: Model, layout: Layout, world: int, rank: int) -> dict[tuple[str, Any], int]:
     """Bytes of the parts that a rank publishes, by name and place in the whole parameter."""
     config = replace(run_of(model, layout, world).trainer_setup, device="auto")
     simulation = SimulatedDevice(device("h100"))
@@ -40,7 +42,7 @@ def staged(model, layout, world, rank):
     ],
     ids=str,
 )
-def test_ranks_stage_the_model_once_in_equal_shares(family, layout, world):
+def test_ranks_stage_the_model_once_in_equal_shares(family: str, layout: Layout, world: int) -> None:
     model = MODELS[family]
     ranks = [staged(model, layout, world, rank) for rank in range(world)]
     everything = [part for parts in ranks for part in parts]

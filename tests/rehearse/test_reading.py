@@ -2,7 +2,9 @@
 
 import math
 import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -29,23 +31,24 @@ CUT_BY_ROWS = tuple(
 class Counted(FolderWeights):
     """A folder that is not there: it counts what is read of it."""
 
-    def __init__(self, found):
-        self.found, self.read = {name: tuple(shape) for name, shape in found.items()}, {}
+    def __init__(self, found: Mapping[str, torch.Size]) -> None:
+        self.found = {name: tuple(shape) for name, shape in found.items()}
+        self.read: dict[str, int] = {}
 
     @property
-    def shapes(self):
+    def shapes(self) -> dict[str, tuple[int, ...]]:
         return self.found
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self.found)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.found)
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> torch.Tensor:
         return self.rows(name, 0, self.found[name])
 
-    def rows(self, name, first, shape):
+    def rows(self, name: str, first: int, shape: tuple[int, ...]) -> torch.Tensor:
         assert 0 <= first <= self.found[name][0] - shape[0], name
         self.read[name] = self.read.get(name, 0) + math.prod(shape)
         return torch.empty(shape, dtype=torch.bfloat16)
@@ -54,11 +57,11 @@ class Counted(FolderWeights):
 class CountedDraws(InitialWeights):
     """Initial weights that are not drawn but counted."""
 
-    def __init__(self, found):
+    def __init__(self, found: Mapping[str, torch.Size]) -> None:
         super().__init__(found.items(), 2, seed=1)
         self.drawn = dict.fromkeys(found, 0)
 
-    def _draw(self, name, begin, shape):
+    def _draw(self, name: str, begin: int, shape: tuple[int, ...]) -> torch.Tensor:
         self.drawn[name] += math.prod(shape)
         return torch.empty(shape)
 
@@ -75,7 +78,7 @@ PLACES = pytest.mark.parametrize(
 )
 
 
-def build(family, layout, world, rank, weights):
+def build(family: str, layout: Layout, world: int, rank: int, weights: Any) -> None:
     """Build a rank's model from the weights."""
     model = MODELS[family]
     config = replace(run_of(model, layout, world).trainer_setup, device="auto")
@@ -85,12 +88,12 @@ def build(family, layout, world, rank, weights):
         trainer.close()
 
 
-def dense_share(family, layout, world, rank):
+def dense_share(family: str, layout: Layout, world: int, rank: int) -> dict[str, int]:
     """Entries of each matrix and norm outside the experts that the rank holds, or must have whole to cut its own."""
     model = MODELS[family]
     stage = rank * layout.pipeline // world
 
-    def here(name):
+    def here(name: str) -> bool:
         if name.startswith("model.layers."):
             return int(name.split(".")[2]) * layout.pipeline // model.num_hidden_layers == stage
         return stage == (0 if name.startswith("model.embed_tokens.") else layout.pipeline - 1)
@@ -100,12 +103,12 @@ def dense_share(family, layout, world, rank):
     return {name: size // layout.tensor if name.endswith(CUT_BY_ROWS) else size for name, size in dense.items()}
 
 
-def of_experts(sizes):
+def of_experts(sizes: Mapping[str, int]) -> int:
     return sum(size for name, size in sizes.items() if ".experts." in name)
 
 
 @PLACES
-def test_a_rank_reads_its_experts_its_layers_and_its_rows(family, layout, world, rank):
+def test_a_rank_reads_its_experts_its_layers_and_its_rows(family: str, layout: Layout, world: int, rank: int) -> None:
     folder = Counted(shapes(MODELS[family].to_hf()))
     build(family, layout, world, rank, folder)
     expected = dense_share(family, layout, world, rank)
@@ -115,7 +118,9 @@ def test_a_rank_reads_its_experts_its_layers_and_its_rows(family, layout, world,
 
 
 @PLACES
-def test_a_rank_draws_its_experts_and_its_rows_and_at_most_a_stretch_beside_them(family, layout, world, rank):
+def test_a_rank_draws_its_experts_and_its_rows_and_at_most_a_stretch_beside_them(
+    family: str, layout: Layout, world: int, rank: int
+) -> None:
     draws = CountedDraws(shapes(MODELS[family].to_hf()))
     build(family, layout, world, rank, draws)
     expected = dense_share(family, layout, world, rank)

@@ -2,6 +2,8 @@
 
 import importlib.util
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,20 +16,20 @@ from scalelab.rehearse.flops import counter
 
 pytestmark = pytest.mark.slow
 
-BF16 = te_shapes._ENUMERATIONS["DType"].kBFloat16
+BF16: Any = te_shapes._ENUMERATIONS["DType"]["kBFloat16"]
 
 
 @pytest.fixture(autouse=True)
-def fake():
+def fake() -> Iterator[None]:
     with FakeTensorMode():
         yield
 
 
-def on_device(*shape, dtype=torch.bfloat16):
+def on_device(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="cuda")
 
 
-def gemm(a, transa, b, transb, **changed):
+def gemm(a: torch.Tensor, transa: bool, b: torch.Tensor, transb: bool, **changed: Any) -> Any:
     """A product with the arguments that `general_gemm` gives."""
     given = {
         **dict.fromkeys(("out", "quantizer", "bias", "gelu_in"), None),
@@ -40,7 +42,7 @@ def gemm(a, transa, b, transb, **changed):
 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(1, 9), st.integers(1, 9))
-def test_the_three_products_of_a_layer_are_torchs_in_shape_and_flops(rows, inner, outer):
+def test_the_three_products_of_a_layer_are_torchs_in_shape_and_flops(rows: list[int], inner: int, outer: int) -> None:
     with FakeTensorMode():
         like_x = torch.empty(*rows, inner, dtype=torch.bfloat16, requires_grad=True)
         like_weight = torch.empty(outer, inner, dtype=torch.bfloat16, requires_grad=True)
@@ -57,7 +59,7 @@ def test_the_three_products_of_a_layer_are_torchs_in_shape_and_flops(rows, inner
     assert found.get_total_flops() == wanted.get_total_flops()
 
 
-def test_a_bias_is_added_and_has_a_gradient_of_its_own_shape():
+def test_a_bias_is_added_and_has_a_gradient_of_its_own_shape() -> None:
     x, weight, bias, gradient = on_device(2, 3, 4), on_device(5, 4), on_device(5), on_device(2, 3, 5)
     assert gemm(weight, True, x, False, bias=bias).shape == (2, 3, 5)
     of_weight, of_bias = gemm(x, False, gradient, True, bias=bias, grad=True)
@@ -66,7 +68,7 @@ def test_a_bias_is_added_and_has_a_gradient_of_its_own_shape():
         gemm(weight, True, x, False, bias=on_device(4))
 
 
-def test_a_norm_keeps_a_number_of_fp32_for_each_row():
+def test_a_norm_keeps_a_number_of_fp32_for_each_row() -> None:
     x, weight = on_device(6, 4), on_device(4)
     y, mean, rsigma = te_shapes.rmsnorm_fwd(x, weight, 1e-5, None, None, BF16, 0, False)
     like = torch.nn.functional.rms_norm(x, (4,), weight)
@@ -78,7 +80,7 @@ def test_a_norm_keeps_a_number_of_fp32_for_each_row():
         te_shapes.rmsnorm_fwd(x, on_device(5), 1e-5, None, None, BF16, 0, False)
 
 
-def test_a_norm_of_gradients_is_one_number():
+def test_a_norm_of_gradients_is_one_number() -> None:
     lists = [[on_device(3), on_device(2, 5)]]
     norm, each = te_shapes.multi_tensor_l2norm(2048, on_device(1), lists, False)
     assert (norm.shape, norm.dtype, each.shape) == ((1,), torch.float32, (0,))
@@ -94,7 +96,7 @@ def test_a_norm_of_gradients_is_one_number():
         ({"size": 5}, r"tensors of .* elements side by side"),
     ],
 )
-def test_a_step_refuses_what_its_kernel_refuses(changed, said):
+def test_a_step_refuses_what_its_kernel_refuses(changed: dict[str, torch.dtype | int], said: str) -> None:
     kinds = {"gradient": torch.float32, **dict.fromkeys(("weight", "first", "second"), torch.bfloat16)}
     kinds["rest"] = torch.int16
     lists = [[on_device(4, dtype=kind)] for kind in kinds.values()]
@@ -106,7 +108,7 @@ def test_a_step_refuses_what_its_kernel_refuses(changed, said):
         te_shapes.multi_tensor_adam_param_remainder(2048, on_device(1), wrong)
 
 
-def test_tensors_of_the_host_are_refused():
+def test_tensors_of_the_host_are_refused() -> None:
     with pytest.raises(RuntimeError, match="multi_tensor_l2norm: a tensor is on the host"):
         te_shapes.multi_tensor_l2norm(2048, on_device(1), [[torch.empty(3)]])
     with pytest.raises(RuntimeError, match="generic_gemm: a tensor is on the host"):
@@ -114,12 +116,12 @@ def test_tensors_of_the_host_are_refused():
 
 
 @pytest.mark.parametrize("used", ["out", "gelu", "quantizer", "comm_overlap"])
-def test_an_argument_that_is_not_covered_is_named(used):
+def test_an_argument_that_is_not_covered_is_named(used: str) -> None:
     with pytest.raises(NotImplementedError, match=f"generic_gemm with {used}"):
         gemm(on_device(3, 2), True, on_device(4, 2), False, **{used: on_device(1)})
 
 
-def test_a_name_that_is_not_covered_says_so_when_it_is_used():
+def test_a_name_that_is_not_covered_says_so_when_it_is_used() -> None:
     compiled = te_shapes._Compiled("compiled")
     assert compiled.generic_gemm is te_shapes.generic_gemm
     assert int(compiled.DType.kBFloat16) == 6
@@ -129,7 +131,7 @@ def test_a_name_that_is_not_covered_says_so_when_it_is_used():
             use()
 
 
-def test_without_its_python_transformer_engine_stays_hidden(monkeypatch):
+def test_without_its_python_transformer_engine_stays_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, te_shapes.PACKAGE, None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert not te_shapes.offer()

@@ -3,17 +3,20 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from moe.model.families import routed_experts
-from moe.settings import RECOMPUTE, Layout
+from moe.model.families import Model, routed_experts
+from moe.settings import RECOMPUTE, KernelChoice, Layout
 from moe.weights.links import shapes
 from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.plan.exchanges import exchanged_bytes
+from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import Role, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
 from scalelab.rehearse.trainer import micro_batch, rehearse
@@ -57,12 +60,14 @@ EXCHANGES = {
 }
 
 
-def rehearsed(model, layout, world, recompute, role=-1, micro_batches=1):
+def rehearsed(
+    model: Model, layout: Layout, world: int, recompute: str, role: int = -1, micro_batches: int = 1
+) -> RoleResult:
     run = run_of(model, layout, world, recompute)
     return rehearse(RehearsalSettings(run, H100, micro_batches), trainer_roles(layout, world)[role])
 
 
-def test_every_family_is_rehearsed_with_every_cut_and_every_recomputation():
+def test_every_family_is_rehearsed_with_every_cut_and_every_recomputation() -> None:
     for family, model in MODELS.items():
         mine = [(layout, recompute) for name, layout, _, recompute in LAYOUTS if name == family]
         assert {recompute for _, recompute in mine} == set(RECOMPUTE), family
@@ -80,7 +85,7 @@ FOR_A_NIGHT = ("qwen2", "qwen3", "mixtral", "glm4_moe")
     [pytest.param(*one, marks=[pytest.mark.nightly] * (one[0] in FOR_A_NIGHT)) for one in LAYOUTS],
     ids=str,
 )
-def test_every_family_lives_through_every_layout(family, layout, world, recompute):
+def test_every_family_lives_through_every_layout(family: str, layout: Layout, world: int, recompute: str) -> None:
     """The last rank of the last stage has every part that a rank can have but the embedding."""
     result = rehearsed(MODELS[family], layout, world, recompute)
     assert result.problems == []
@@ -97,7 +102,7 @@ def test_every_family_lives_through_every_layout(family, layout, world, recomput
         assert sum(found) == pytest.approx(getattr(planned, group.replace("-", "_")) * tokens, rel=1e-2), group
 
 
-def test_flops_before_the_last_stage_are_the_plans():
+def test_flops_before_the_last_stage_are_the_plans() -> None:
     """A stage without the output product computes what the plan counts, and the router's small products."""
     for family, layout, world, recompute in (
         ("llama", Layout(tensor=2, pipeline=2), 8, "full"),
@@ -109,7 +114,7 @@ def test_flops_before_the_last_stage_are_the_plans():
         assert result.flops == pytest.approx(result.plan_flops, rel=1e-3)
 
 
-def test_memory_of_the_8b_at_full_depth_is_the_plans_within_5_percent():
+def test_memory_of_the_8b_at_full_depth_is_the_plans_within_5_percent() -> None:
     run = resolve("scalerl_8b").run
     role = trainer_roles(run.trainer_setup.layout, run.cluster.trainers)[0]
     result = rehearse(RehearsalSettings(run, device("gb200")), role)
@@ -119,13 +124,13 @@ def test_memory_of_the_8b_at_full_depth_is_the_plans_within_5_percent():
     assert result.longest_row == run.generator.max_model_len
 
 
-def test_a_share_of_the_optimizer_without_vectors_takes_a_clipped_step():
+def test_a_share_of_the_optimizer_without_vectors_takes_a_clipped_step() -> None:
     """The last of 32 data ranks holds a part of the embedding and nothing else."""
     last = Role("trainer rank 31", "trainer", 31, 1)
     assert rehearse(RehearsalSettings(run_of(MODELS["llama"], Layout(), 32), H100), last).problems == []
 
 
-def test_bytes_between_ranks_are_those_of_the_tensors_that_cross():
+def test_bytes_between_ranks_are_those_of_the_tensors_that_cross() -> None:
     """Data ranks exchange the gradients and the weights; experts' ranks every routed token there and back, twice."""
     layout, micro_batches = Layout(expert=4), 3
     model = replace(MODELS["qwen3_moe"], num_experts=8)
@@ -144,10 +149,11 @@ def test_bytes_between_ranks_are_those_of_the_tensors_that_cross():
     assert every["bytes"] == micro_batches * model.num_hidden_layers * 2 * routed * row
 
 
-def test_a_broadcast_gathers_every_expert_once_and_files_gather_none():
+def test_a_broadcast_gathers_every_expert_once_and_files_gather_none() -> None:
     layout = Layout(tensor=2, expert=4)
     run = run_of(MODELS["qwen3_moe"], layout, 8)
-    for publication in ("nccl", "files"):
+    ways: tuple[Literal["files", "nccl"], ...] = ("nccl", "files")
+    for publication in ways:
         run = replace(run, cluster=replace(run.cluster, publication=publication))
         result = rehearse(RehearsalSettings(run, H100), trainer_roles(layout, 8)[0])
         assert result.problems == []
@@ -165,7 +171,7 @@ def test_a_broadcast_gathers_every_expert_once_and_files_gather_none():
 
 
 @pytest.mark.parametrize("publication", ["files", "nccl"])
-def test_biases_of_experts_come_out_with_the_weights_whatever_their_way(publication):
+def test_biases_of_experts_come_out_with_the_weights_whatever_their_way(publication: Literal["files", "nccl"]) -> None:
     layout = Layout(tensor=2, pipeline=2, expert=2)
     run = run_of(replace(MODELS["llama4"], num_hidden_layers=2), layout, 4)
     run = replace(
@@ -179,7 +185,7 @@ def test_biases_of_experts_come_out_with_the_weights_whatever_their_way(publicat
         assert result.phases[-1].name == "export"
 
 
-def test_what_needs_packages_for_gpus_is_rehearsed_without_them_and_said():
+def test_what_needs_packages_for_gpus_is_rehearsed_without_them_and_said() -> None:
     run = run_of(MODELS["qwen3_moe"], Layout(expert=8), 8)
     run = replace(run, trainer=replace(run.trainer, kernels="transformer_engine"))
     result = rehearse(RehearsalSettings(run, H100), trainer_roles(Layout(expert=8), 8)[0])
@@ -188,7 +194,7 @@ def test_what_needs_packages_for_gpus_is_rehearsed_without_them_and_said():
     assert result.verdict == "in part"
 
 
-def test_an_optimizer_on_the_host_takes_no_memory_of_the_device_and_is_not_called_rehearsed():
+def test_an_optimizer_on_the_host_takes_no_memory_of_the_device_and_is_not_called_rehearsed() -> None:
     on = run_of(MODELS["llama"], Layout(), 8)
     on = replace(on, trainer=replace(on.trainer, kernels="local"))
     off = replace(on, trainer=replace(on.trainer, optimizer=replace(on.trainer.optimizer, offload=True)))
@@ -201,7 +207,9 @@ def test_an_optimizer_on_the_host_takes_no_memory_of_the_device_and_is_not_calle
 
 
 @pytest.mark.parametrize(("kernels", "said"), [("auto", True), ("transformer_engine", True), ("local", False)])
-def test_layers_that_are_not_rehearsed_are_named_wherever_a_gpu_would_take_them(kernels, said):
+def test_layers_that_are_not_rehearsed_are_named_wherever_a_gpu_would_take_them(
+    kernels: KernelChoice, said: bool
+) -> None:
     run = run_of(replace(MODELS["llama"], num_hidden_layers=1), Layout(), 1)
     run = replace(run, trainer=replace(run.trainer, kernels=kernels))
     result = rehearse(RehearsalSettings(run, H100), trainer_roles(Layout(), 1)[0])
@@ -209,7 +217,7 @@ def test_layers_that_are_not_rehearsed_are_named_wherever_a_gpu_would_take_them(
     assert result.verdict == ("in part" if said else "ok")
 
 
-def test_busier_experts_take_more_memory():
+def test_busier_experts_take_more_memory() -> None:
     run = run_of(replace(MODELS["mixtral"], num_hidden_layers=1), Layout(expert=8), 8)
     role = trainer_roles(run.trainer.layout, 8)[0]
     even, busy = (rehearse(RehearsalSettings(run, H100, imbalance=share), role) for share in (1.0, 3.0))
@@ -217,7 +225,7 @@ def test_busier_experts_take_more_memory():
     assert busy.memory_gib["activations"] > 1.2 * even.memory_gib["activations"]
 
 
-def test_a_folder_of_another_model_is_found_out(tmp_path):
+def test_a_folder_of_another_model_is_found_out(tmp_path: Path) -> None:
     model = MODELS["llama"]
     small = {name: torch.zeros(1) for name in shapes(model.to_hf())}
     save_file(small, tmp_path / "model.safetensors")
@@ -233,5 +241,5 @@ def test_a_folder_of_another_model_is_found_out(tmp_path):
 @pytest.mark.parametrize(
     ("longest", "budget", "row"), [(16, 16, [16]), (16, 40, [16, 16, 8]), (64, 40, [64]), (1, 3, [1, 1, 1])]
 )
-def test_a_row_is_full_and_has_the_longest_sequences(longest, budget, row):
+def test_a_row_is_full_and_has_the_longest_sequences(longest: int, budget: int, row: list[int]) -> None:
     assert micro_batch(longest, budget) == row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import pytest
 
@@ -49,7 +50,7 @@ class Raising(Lenient):
 class Unwilling(MathDataset):
     """Its verifier cannot be made."""
 
-    def verifier(self):
+    def verifier(self) -> NoReturn:
         raise OSError("no processes left")
 
 

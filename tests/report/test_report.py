@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -23,7 +24,7 @@ VOID = {"meta", "br", "img", "link", "input"}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SCALELAB_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -44,14 +45,14 @@ class Page(HTMLParser):
         assert not self.open, f"left open: {self.open}"
         self.data = json.loads(next(text for text in self.scripts if text.lstrip().startswith("{")))
 
-    def handle_starttag(self, tag: str, attrs) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.attributes += attrs
         self.links += [value for name, value in attrs if name in ("src", "href") and value]
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs) -> None:
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -127,7 +128,7 @@ def test_a_run_that_has_hardly_begun_still_has_a_page(tmp_path: Path) -> None:
     assert "No fit yet" in data["overview"]["answers"][0]["text"]
 
 
-def test_a_source_without_points_is_refused(tmp_path: Path, capsys) -> None:
+def test_a_source_without_points_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "evals.jsonl").write_text("")
     assert main(["report", str(tmp_path), "-o", str(tmp_path / "r.html")]) == 1
     assert "no evaluations yet" in capsys.readouterr().err
@@ -154,7 +155,7 @@ def test_a_pool_is_one_recipe(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ending", "begins"), [(".pdf", b"%PDF"), (".svg", b"<?xml"), (".png", b"\x89PNG")])
-def test_figures_for_papers(tmp_path: Path, ending: str, begins: bytes, capsys) -> None:
+def test_figures_for_papers(tmp_path: Path, ending: str, begins: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     source = table(tmp_path / "base.csv")
     path = tmp_path / f"curves{ending}"
     assert main(["report", source, "--figure", str(path)]) == 0
@@ -162,7 +163,7 @@ def test_figures_for_papers(tmp_path: Path, ending: str, begins: bytes, capsys) 
     assert capsys.readouterr().out == f"{path}\n"
 
 
-def test_a_figure_is_as_wide_as_asked(tmp_path: Path, capsys) -> None:
+def test_a_figure_is_as_wide_as_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made_run(tmp_path / "run", rollouts=False, tasks=("math",))
     assert main(["report", str(tmp_path / "run"), "--figure", str(tmp_path / "a.svg"), "--width", "3.3"]) == 0
     assert f'width="{3.3 * 72:.1f}pt"' in (tmp_path / "a.svg").read_text()
@@ -170,12 +171,14 @@ def test_a_figure_is_as_wide_as_asked(tmp_path: Path, capsys) -> None:
     assert "give 2 to 20" in capsys.readouterr().err
 
 
-def test_a_figure_that_cannot_be_drawn_is_refused_before_the_fits(tmp_path: Path, capsys) -> None:
+def test_a_figure_that_cannot_be_drawn_is_refused_before_the_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["report", "nowhere", "--figure", str(tmp_path / "curves.docx")]) == 1
     assert "use .png, .svg, .pdf" in capsys.readouterr().err
 
 
-def test_the_summary_is_markdown_that_nothing_escapes_from(tmp_path: Path, capsys) -> None:
+def test_the_summary_is_markdown_that_nothing_escapes_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made_run(tmp_path / "a|b <i>", text=HOSTILE, fall=12, evaluations=24, rollouts=False)
     assert main(["report", str(tmp_path / "a|b <i>"), "--markdown"]) == 0
     printed = capsys.readouterr().out
@@ -187,7 +190,9 @@ def test_the_summary_is_markdown_that_nothing_escapes_from(tmp_path: Path, capsy
     assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [7, 7]
 
 
-def test_a_printed_A_is_one_and_falls_are_placed_on_the_log_s_axis(tmp_path: Path, capsys) -> None:
+def test_a_printed_A_is_one_and_falls_are_placed_on_the_log_s_axis(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A that is no limit is bracketed in both tables; a fall names its recipe and the unit of the axis."""
     rows = ["run,gpu_hours,pass_rate,n"]
     for run, rise in (("up", 1), ("down", -1)):
@@ -205,7 +210,9 @@ def test_a_printed_A_is_one_and_falls_are_placed_on_the_log_s_axis(tmp_path: Pat
     assert "at step" not in text
 
 
-def test_what_is_left_out_of_the_summary_is_said_and_not_counted(tmp_path: Path, capsys) -> None:
+def test_what_is_left_out_of_the_summary_is_said_and_not_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A recipe without a fit and one in another unit are named, and only those that are ranked are led."""
     rows = ["run,seed,gpu_hours,pass_rate,n"]
     for run, A in (("better", 0.7), ("worse", 0.55)):

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +71,7 @@ def test_interruptions_come_exactly_where_asked_in_a_mixed_batch(generator: Gene
         assert tuple(forced) == PHRASE[: len(forced)]
         assert completion.interrupted == bool(forced)
         if forced:
+            assert position is not None
             assert len(forced) == min(len(PHRASE), len(ids) - position)
             assert END[0] not in ids[:position]
         reached = position is not None and len(ids) > position
@@ -103,7 +105,7 @@ def test_stats_count_every_token_by_kind(generator: Generator) -> None:
 
 
 def test_seeded_completions_repeat_and_greedy_ones_do_not_vary(generator: Generator) -> None:
-    def texts(name: str, **options: object) -> list[list[int]]:
+    def texts(name: str, **options: Any) -> list[list[int]]:
         requests = [Request(f"{name}{i}", PROMPTS[0], 30, **options) for i in range(2)]
         return [completion.token_ids.tolist() for completion in generate(generator, requests)]
 
@@ -144,7 +146,7 @@ def test_aborted_requests_never_come_back_and_the_others_do(generator: Generator
     ],
 )
 def test_requests_it_cannot_serve_are_refused_before_any_is_queued(
-    generator: Generator, change: dict[str, object], problem: str
+    generator: Generator, change: dict[str, Any], problem: str
 ) -> None:
     good = Request("good", PROMPTS[0], 10)
     with pytest.raises(LabError, match=problem):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,9 +62,9 @@ class MovingBatch(RuleBasedStateMachine):
         self.phrases = phrases
         config = SimpleNamespace(additional_config=processor_config(phrases))
         self.processor = ForcePhraseV1(config, torch.device("cpu"), False)
-        self.rows: list[Sequence | None] = []
+        self.rows: list[Sequence] = []
 
-    def update(self, removed: list[int] = (), added: list = (), moved: list = ()) -> None:
+    def update(self, removed: Iterable[Any] = (), added: Iterable[Any] = (), moved: Iterable[Any] = ()) -> None:
         self.processor.update_state(BatchUpdate(len(self.rows), removed, added, moved))
 
     @rule(position=st.none() | st.integers(0, 6), output_ids=tokens)
@@ -115,6 +117,7 @@ class MovingBatch(RuleBasedStateMachine):
             mask = forced_mask([*sequence.output_ids, 0], sequence.position, self.phrases)
             assert (forced is not None) == bool(mask[step])
             if forced is not None:
+                assert sequence.position is not None
                 assert forced == self.phrases.interruption[step - sequence.position]
 
 
@@ -180,6 +183,7 @@ class SlottedBatch(RuleBasedStateMachine):
             at = len(sequence.output_ids)
             due = forced_mask([*sequence.output_ids, 0], sequence.position, self.phrases)[at]
             if due:
+                assert sequence.position is not None
                 token = self.phrases.interruption[at - sequence.position]
                 assert torch.isfinite(after[row]).nonzero().flatten().tolist() == [token]
             else:

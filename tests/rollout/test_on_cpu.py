@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,7 +115,13 @@ def test_the_engine_generates_what_it_would_with_vllms_own_scheduler(
             return output
 
         monkeypatch.setattr(engine._scheduler, "schedule", counted)
-        monkeypatch.setattr(engine, "_took", lambda output, took=engine._took: (agreed(output), took(output))[1])
+        took = engine._took
+
+        def checked(output: Any) -> Any:
+            agreed(output)
+            return took(output)
+
+        monkeypatch.setattr(engine, "_took", checked)
         try:
             for request in requests:
                 engine.add(request)

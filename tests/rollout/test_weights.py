@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from tests.helpers.rollout_models import (
 pytestmark = pytest.mark.slow
 
 CONFIG = GeneratorSetup(max_model_len=256, max_sequences=8, block_size=32, kv_cache_gib=0.02)
-GREEDY = {"temperature": 0, "kind": "eval"}
+GREEDY: dict[str, Any] = {"temperature": 0, "kind": "eval"}
 
 
 @dataclass
@@ -46,7 +47,7 @@ class Lab:
     from_fresh_engine: list[Completion] = field(init=False)
     """Greedy completions of an engine that was started on `second`."""
 
-    def requests(self, name: str, count: int, max_tokens: int = 120, **options: object) -> list[Request]:
+    def requests(self, name: str, count: int, max_tokens: int = 120, **options: Any) -> list[Request]:
         """Groups of two with prompts of two whole blocks and more, so that the prefix cache has work."""
         ids = prompts(count // 2, 70, self.shape.vocab_size, seed=len(name))
         return [Request(f"{name}{i}", ids[i // 2], max_tokens, **options) for i in range(count)]

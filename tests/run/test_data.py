@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from moe.model.families import Qwen3
-from moe.sequences import Sequence
+from moe.model.families import Llama4Text, Qwen3
+from moe.sequences import TrainingSequence
 from moe.weights.hf_folder import save_folder
 from moe.weights.links import shapes
 from scalelab.cluster import actors
@@ -137,6 +138,7 @@ def test_a_pretrained_model_is_taken_if_it_is_the_runs_and_refused_by_what_diffe
         base_model(run, Progress(), LocalTuner)
     (folder / "tokenizer.json").write_text(whole)
     assert base_model(run, Progress(), LocalTuner) == folder
+    assert isinstance(run.model, Llama4Text)
     other = replace(run.model, hidden_size=256, vocab_size=999, attention_chunk_size=32).to_hf()
     (folder / "config.json").write_text(json.dumps(other))
     with pytest.raises(LabError, match=r"is not the run's model: .*hidden_size.*kinds of layers.*vocab_size") as error:
@@ -171,13 +173,16 @@ class Counted:
     def begin(self, path: Path | None) -> None:
         pass
 
+    def logprobs(self, sequences: list[TrainingSequence]) -> list[np.ndarray]:
+        raise AssertionError("there is no trace whose tokens are weighed")
+
     def save(self, path: Path, state: Mapping[str, Any]) -> None:
         raise AssertionError("three steps are fewer than a checkpoint takes")
 
     def restart(self) -> None:
         raise AssertionError("it is never lost")
 
-    def start_step(self, sequences: list[Sequence], loss: Any, lr: float) -> Callable[[], float]:
+    def start_step(self, sequences: list[TrainingSequence], loss: Any, lr: float) -> Callable[[], float]:
         time.sleep(0.2)
         return lambda: 0.0
 

@@ -228,7 +228,12 @@ def test_evaluations_and_checkpoints_by_hours_follow_each_multiple_that_a_step_h
     asked: list[int] = []
     world.loop.checkpoint_due = Cadence(None, every).due
     due = world.evaluation.due
-    world.evaluation.due = lambda version, names=None: (asked.append(version), due(version, names))[1]  # type: ignore[method-assign]
+
+    def noted(version: int, names: Any = None) -> Any:
+        asked.append(version)
+        return due(version, names)
+
+    world.evaluation.due = noted  # type: ignore[method-assign]
     world.run()
     world.audit()
     passed = [step for step in range(1, 13) if int(hours[step] / every) > int(hours[step - 1] / every)]
@@ -321,8 +326,10 @@ def test_lost_rollouts_of_a_checkpoint_are_generated_again(tmp_path: Path) -> No
     first.stop_after = 2  # in the middle of a round, whose groups have all finished
     with pytest.raises(LabError):
         first.run()
+    assert first.kept["rollouts"] is not None
     (tmp_path / first.kept["rollouts"]).unlink()
-    second, said = World(tmp_path, PPOOffPolicy(3)), []
+    second = World(tmp_path, PPOOffPolicy(3))
+    said: list[str] = []
     second.books.restore(first.kept, tmp_path, said.append)
     assert "have to be generated again" in said[0]
     second.trained, second.evaluated = first.trained, first.evaluated
@@ -336,11 +343,13 @@ def test_a_return_says_how_many_completions_wait_without_their_record_of_experts
     with pytest.raises(LabError):
         first.run()
     waiting = [group for group in first.books.groups.values() if group.rollouts]
+    record: Any = SimpleNamespace(shape=(8, 2, 1))
     for group in waiting:
-        group.rollouts = [replace(one, routed_TLK=SimpleNamespace(shape=(8, 2, 1))) for one in group.rollouts]
-    second, said = World(tmp_path, PPOOffPolicy(3)), []
+        group.rollouts = [replace(one, routed_TLK=record) for one in group.rollouts or ()]
+    second = World(tmp_path, PPOOffPolicy(3))
+    said: list[str] = []
     second.books.restore(first.books.capture(tmp_path), tmp_path, said.append)
-    count = sum(len(group.rollouts) for group in waiting)
+    count = sum(len(group.rollouts or ()) for group in waiting)
     assert said == [f"{count} completions waited for a step; for them the trainer's own router chooses the experts"]
     assert count
     second.trained, second.evaluated = first.trained, first.evaluated
@@ -365,7 +374,8 @@ def test_ctrl_c_at_each_await_leaves_a_checkpoint_to_go_on_from(tmp_path: Path, 
     whole.run()
     assert len(whole.moments) > 50
     for moment in whole.moments:
-        first = Timed(tmp_path, schedule, steps=6, **{how: moment})
+        ends: dict[str, Any] = {how: moment}
+        first = Timed(tmp_path, schedule, steps=6, **ends)
         with suppress(asyncio.CancelledError):  # or it has ended
             first.run()
         second = World(tmp_path, schedule, seed=1, steps=6)

@@ -42,6 +42,7 @@ def test_a_mixture_s_trial_replays_records_that_its_trainer_takes_for_its_own(na
     check_replay(whole, config, run.trainer_setup)
     with_experts = [plan.experts for plan in architecture(config).layers]
     for one in whole:
+        assert one.routed_TLK is not None
         recorded_TL = (one.routed_TLK != NOT_RECORDED).all(axis=2)
         assert (recorded_TL[:-1] == with_experts).all(), "of the layers that have experts"
         assert not recorded_TL[-1].any(), "and of every token but the last one, which no engine computes"

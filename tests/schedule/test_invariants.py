@@ -23,7 +23,9 @@ CONFIGS = st.one_of(
 
 
 def largest_staleness(config: Config) -> int:
-    return {PipelineRL: lambda: config.k, PPOOffPolicy: lambda: config.k - 1, Synchronous: lambda: 0}[type(config)]()
+    if isinstance(config, Synchronous):
+        return 0
+    return config.k if isinstance(config, PipelineRL) else config.k - 1
 
 
 @dataclass

@@ -23,6 +23,7 @@ from scalelab.errors import LabError
 from scalelab.experiment import Resolved
 from scalelab.kept import Kept
 from scalelab.reading.branches import counted_once, trunk_points
+from scalelab.run.books import BooksState
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.session import branch as branches
@@ -172,8 +173,9 @@ def test_branches_are_compared_prompt_by_prompt_on_what_was_evaluated_after_the_
             prompts = sorted({row["prompt_id"] for row in mine})
             means.append([np.mean([row["reward"] for row in mine if row["prompt_id"] == name]) for name in prompts])
         assert one["step"] == 2
-        assert one["found"]["difference"] == pytest.approx(np.mean(np.subtract(*means)))
-        assert one["found"]["parts"][0] == pytest.approx(np.std(np.subtract(*means), ddof=1) / len(means[0]) ** 0.5)
+        gaps = np.subtract(means[0], means[1])
+        assert one["found"]["difference"] == pytest.approx(np.mean(gaps))
+        assert one["found"]["parts"][0] == pytest.approx(np.std(gaps, ddof=1) / len(means[0]) ** 0.5)
         assert len(means[0]) == one["found"]["prompts"] == 2
     assert any(one["found"]["difference"] for one in found.values()), "another number of evaluations"
     lab = Lab([branch, parent], kept=Kept(tmp_path / "kept"))
@@ -289,10 +291,10 @@ class Recording(FakeWorld):
     """A world on a simulated clock that keeps the books of every checkpoint."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        self.books_at: dict[int, dict[str, Any]] = {}
+        self.books_at: dict[int, BooksState] = {}
         super().__init__(*args, **settings)
 
-    async def _save(self, state: dict[str, Any]) -> None:
+    async def _save(self, state: BooksState) -> None:
         await super()._save(state)
         self.books_at[state["schedule"]["trainer_version"]] = state
 

@@ -175,7 +175,7 @@ def test_an_exported_folder_answers_alike_in_transformers_and_vllm(
     save_tokenizer(tokenizer, folder)
     monkeypatch.chdir(own_run.parents[2] / "home")
     name = "own_letters.Even"
-    asked = ["--task", f"plain/{name}", f"chat/{name}", "--set", f"plain/{name}.name=plain"]
+    asked: list[str | int] = ["--task", f"plain/{name}", f"chat/{name}", "--set", f"plain/{name}.name=plain"]
     asked += ["--set", f"chat/{name}.name=chat", "--set", f"chat/{name}.chat=True", "--prompts", 4]
     printed, rows = evaluate([folder, *asked, "--temperature", 0, "--max-tokens", tokens], tmp_path / "o.jsonl", capsys)
     ours = [[row["completion"] for row in rows if row["task"] == task] for task in ("plain", "chat")]
@@ -195,7 +195,8 @@ def test_an_exported_folder_answers_alike_in_transformers_and_vllm(
         assert theirs == ours, engine
         for task, completions in zip(("plain", "chat"), theirs, strict=True):
             answers = [answer_part(text, whole_if_unclosed=True) for text in completions]
-            rate = sum(len(answer) % 2 == 0 for answer in answers) / len(answers)
+            assert None not in answers
+            rate = sum(len(answer or "") % 2 == 0 for answer in answers) / len(answers)
             assert printed["tasks"][task]["pass_rate"] == rate
     assert len({*ours[0], *ours[1]}) > 1
 

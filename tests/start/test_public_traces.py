@@ -275,7 +275,8 @@ def test_what_is_left_out_is_counted_and_the_work_is_done_once(data: Path, start
     for number in range(30):  # whichever sheep are held out
         rows[44 + number] = chat(f"How much do {number} sheep and {number} goats cost?", "<think>a</think>b")
     write(data, rows)
-    run, said = run_on(data, start), []
+    run = run_on(data, start)
+    said: list[str] = []
     prepared = prepare(run, load_tokenizer(start), data / "prepared", said.append)
     left_out = prepared.facts["left_out"]
     assert left_out["with no thinking"] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Tuner:
         error: what a death looks like.
     """
 
-    def __init__(self, run: Run, deaths: set[int], error: type[Exception] = TrainerLostError) -> None:
+    def __init__(self, run: Run, deaths: Collection[int], error: type[BaseException] = TrainerLostError) -> None:
         self.run, self.deaths, self.error, self.calls = run, deaths, error, 0
         self.weights: list[int] | None = None
 
@@ -84,6 +84,9 @@ class Tuner:
             return 0.5
 
         return done
+
+    def logprobs(self, sequences: list[TrainingSequence]) -> list[np.ndarray]:
+        raise AssertionError("there is no trace whose tokens are weighed")
 
     def save(self, path: Path, state: Mapping[str, Any]) -> None:
         self._call()
@@ -129,7 +132,7 @@ def whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
 
 @pytest.mark.parametrize("deaths", [(1,), (4,), (5,), (9, 10), (3, 7, 11, 15), (12,)], ids=str)
 def test_a_trainer_that_dies_is_replaced_and_goes_on_from_the_last_checkpoint(
-    run: Run, whole: list[int], tmp_path: Path, deaths: set[int]
+    run: Run, whole: list[int], tmp_path: Path, deaths: tuple[int, ...]
 ) -> None:
     lines: list[dict[str, Any]] = []
     faults = Faults(Cluster(trainer_restarts=len(deaths)), lines.append, lambda _: None)

@@ -143,6 +143,7 @@ def test_a_token_of_an_evaluation_costs_the_driver_no_python_object(tmp_path: Pa
     try:
         for _ in range(8):
             file.add([one] * 4)
+            assert file._written is not None
             file._written.result(60)  # a run's completions come more slowly than they are written
         file.finish().result(60)
         most = tracemalloc.get_traced_memory()[1]

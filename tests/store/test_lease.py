@@ -50,7 +50,8 @@ def test_a_holder_on_another_machine_is_waited_for(
     tmp_path: Path, beats: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = {**this_process(), "node": "elsewhere", "place": "another"}
-    other, said = Lease(tmp_path, holder=elsewhere), []
+    other = Lease(tmp_path, holder=elsewhere)
+    said: list[str] = []
     monkeypatch.setattr(time, "sleep", lambda _: other.beat() if beats else None)
     if beats:
         with pytest.raises(LabError, match="on elsewhere"):

@@ -51,6 +51,12 @@ def run(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
+def unlink_rollouts_of_training(run: Path) -> None:
+    """Take the completions that were trained on."""
+    for file in (run / "rollouts").glob("train_*"):
+        file.unlink()
+
+
 def edit(name: str, change: Callable[[list[dict[str, Any]]], Any]) -> Harm:
     """Change the lines of a file."""
 
@@ -214,7 +220,7 @@ DAMAGES: dict[str, tuple[Harm, str]] = {
         "train_000003.parquet has 100 of",
     ),
     "completions of training gone": (
-        lambda run: [file.unlink() for file in (run / "rollouts").glob("train_*")],
+        unlink_rollouts_of_training,
         "train_000001.parquet is missing",
     ),
     "a byte of completions": (rewrite(EVALUATION, flip), f"{EVALUATION} was changed"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tasks.code.verifier import CodeVerifier
-from tasks.sandbox.job import Limits
+from tasks.sandbox.job import Job, Limits, Result
 from tasks.types import Prompt, Verdict
 from tests.helpers.counter_tricks import COUNTER_TRICKS
 from tests.helpers.forms_of_tests import CONSTANT, FORMS, INCREMENT
@@ -88,8 +88,14 @@ def test_answers_that_keep_every_assertion_from_running_are_the_program_s_fault(
 def test_a_thousand_questions_take_one_round(verifier: CodeVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
     verifier.sandbox  # noqa: B018 (starts the servers)
     pool = verifier._running()
-    kinds, original = [], pool._run
-    monkeypatch.setattr(pool, "_run", lambda job, limits: kinds.append(job.kind) or original(job, limits))
+    kinds: list[str] = []
+    original = pool._run
+
+    def run(job: Job, limits: Limits) -> Result:
+        kinds.append(job.kind)
+        return original(job, limits)
+
+    monkeypatch.setattr(pool, "_run", run)
     tests = "s = Sum()\nfor x in range(500):\n    s.add(x)\nassert s.total == 124750"
     program = "class Sum:\n    total = 0\n    def add(self, x): self.total += x"
     assert graded(verifier, tests, program)[0].outcome == "passed"

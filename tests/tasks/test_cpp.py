@@ -6,7 +6,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +20,9 @@ from tasks.sandbox import compiling
 from tasks.sandbox.compiling import Compiler
 from tasks.sandbox.job import Job, Limits
 from tasks.sandbox.selftest import attack
-from tasks.sandbox.tiers import TIERS
+from tasks.sandbox.tiers import TIERS, Tier
 from tasks.sandbox.worker import Worker
-from tasks.types import Prompt
+from tasks.types import Prompt, Verdict
 from tests.helpers.hostile_sources import CPP
 
 pytestmark = [
@@ -72,28 +74,28 @@ HELD = ("fork", "vfork", "socket", "passwd", "write", "kill", "exec", "report", 
 
 
 @pytest.fixture(scope="module")
-def verifier():
+def verifier() -> Iterator[CodeVerifier]:
     made = CodeVerifier(workers=1, limits=Limits(seconds=2.0, memory_mb=256, output_mb=1.0), partial_credit=True)
     yield made
     made.close()
 
 
-def gold(*cases, **more):
+def gold(*cases: tuple[str, str], **more: Any) -> dict[str, Any]:
     return {"kind": "stdin", "language": "cpp", "cases": [{"stdin": i, "stdout": o} for i, o in cases], **more}
 
 
-def grade(verifier, tests, code):
+def grade(verifier: CodeVerifier, tests: dict[str, Any], code: str) -> Verdict:
     return verifier.verify([(Prompt("code/1", "code", "", tests), f"</think>```cpp\n{code}\n```\nUse it.")])[0]
 
 
 @pytest.fixture(scope="module")
-def binary(verifier):
+def binary(verifier: CodeVerifier) -> bytes:
     compiled = verifier._running().compiler.compile(extract_code(f"```cpp\n{PROGRAM}\n```", language="cpp"))
     assert not compiled.problem
     return compiled.binary
 
 
-def test_programs_are_graded_with_partial_credit(verifier, binary):
+def test_programs_are_graded_with_partial_credit(verifier: CodeVerifier, binary: bytes) -> None:
     right = grade(verifier, gold(("add 2 3", "5\n"), ("add -4 1", "-3"), ("deep", "1"), ("throw", "caught")), PROGRAM)
     assert (right.outcome, right.reward) == ("passed", 1.0), right
     half = grade(verifier, gold(("real 1 3", "0.33333"), ("real 1 3", "0.3333333"), tolerance=1e-6), PROGRAM)
@@ -112,13 +114,15 @@ def test_programs_are_graded_with_partial_credit(verifier, binary):
         ("output", "failed", "too much output"),
     ],
 )
-def test_what_goes_wrong_is_told_apart(verifier, binary, word, outcome, detail):
+def test_what_goes_wrong_is_told_apart(
+    verifier: CodeVerifier, binary: bytes, word: str, outcome: str, detail: str
+) -> None:
     verdict = grade(verifier, gold((word, "")), PROGRAM)
     assert verdict.outcome == outcome
     assert detail in verdict.detail
 
 
-def test_what_is_no_cpp_fails_with_the_compilers_words(verifier):
+def test_what_is_no_cpp_fails_with_the_compilers_words(verifier: CodeVerifier) -> None:
     verdict = grade(verifier, gold(("", "")), "int main() { return undeclared; }")
     assert (verdict.outcome, "undeclared" in verdict.detail) == ("failed", True)
     assert grade(verifier, gold(("", "")), "").detail == "no program"
@@ -126,7 +130,7 @@ def test_what_is_no_cpp_fails_with_the_compilers_words(verifier):
     assert (unknown.outcome, "unknown language 'cobol'" in unknown.detail) == ("error", True)
 
 
-def tiers_here():
+def tiers_here() -> list[Tier]:
     found = []
     for tier in TIERS:
         try:
@@ -137,7 +141,7 @@ def tiers_here():
     return found
 
 
-def test_neither_program_nor_compiler_gets_out_in_any_tier(binary, tmp_path):
+def test_neither_program_nor_compiler_gets_out_in_any_tier(binary: bytes, tmp_path: Path) -> None:
     secret = tmp_path / "secret.h"
     secret.write_text('const char *secret = "found it";\n')
     tmp_path.chmod(0o777)
@@ -166,7 +170,7 @@ def test_neither_program_nor_compiler_gets_out_in_any_tier(binary, tmp_path):
             assert b"found it" not in made.binary
 
 
-def test_a_compiler_that_takes_too_long_is_ended(verifier, monkeypatch):
+def test_a_compiler_that_takes_too_long_is_ended(verifier: CodeVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "SECONDS", 1)
     bomb = "template<int N> struct A { A<N+1> *a; static const int v = sizeof(*a); };\n"
     bomb += "constexpr unsigned long f(unsigned long n) { while (n) n += 2; return n; }\n"
@@ -176,14 +180,14 @@ def test_a_compiler_that_takes_too_long_is_ended(verifier, monkeypatch):
     assert time.monotonic() - start < 100
 
 
-def test_each_source_is_compiled_once(verifier, binary, monkeypatch):
+def test_each_source_is_compiled_once(verifier: CodeVerifier, binary: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "compiler", lambda: None)
     assert grade(verifier, gold(("add 2 3", "5")), PROGRAM).outcome == "passed"
     new = grade(verifier, gold(("add 2 3", "5")), PROGRAM + "\n")
     assert (new.outcome, "apt-get install g++" in new.detail) == ("error", True)
 
 
-def test_a_reward_runs_cpp():
+def test_a_reward_runs_cpp() -> None:
     ran = run_program(
         '#include <cstdio>\nint main() { int a; scanf("%d", &a); printf("%d", a * a); }', "12", language="cpp"
     )
@@ -193,7 +197,7 @@ def test_a_reward_runs_cpp():
         run_program("1", language="perl")
 
 
-def test_a_checkout_in_the_folder_for_temporary_files_compiles_too():
+def test_a_checkout_in_the_folder_for_temporary_files_compiles_too() -> None:
     one = "from tasks.sandbox.tiers import TIERS; from tasks.sandbox.compiling import Compiler\n"
     one += "print(len(Compiler(TIERS[int(__import__('sys').argv[1])]).compile('int main() {}').binary))"
     with tempfile.TemporaryDirectory() as checkout:
@@ -213,7 +217,7 @@ def test_a_checkout_in_the_folder_for_temporary_files_compiles_too():
 
 
 @pytest.mark.parametrize("name", CPP)
-def test_no_source_that_attacks_the_compiler_passes_or_breaks_it(verifier, name):
+def test_no_source_that_attacks_the_compiler_passes_or_breaks_it(verifier: CodeVerifier, name: str) -> None:
     verdict = grade(verifier, gold(("3", "4")), CPP[name])
     assert verdict.outcome in ("failed", "timeout", "memory"), verdict
     assert "root:" not in verdict.detail

@@ -25,7 +25,7 @@ from tasks.types import Prompt
 
 CLEAN = [{"problem": f"Compute {n} + {n * n}, clean problem number {n}.", "answer": str(n + n * n)} for n in range(30)]
 
-DIRTY = {
+DIRTY: dict[str, list[dict[str, Any]]] = {
     "no answer": [
         {"problem": "Show it.", "answer": "See solution"},
         {"problem": "Show that the sum of two odd numbers is even.", "answer": "proven"},

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,18 +79,18 @@ for name in sys.argv[3:]:
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Path:
     (tmp_path / "my_sums.py").write_text(SUMS)
     return tmp_path
 
 
-def task(folder, **more):
+def task(folder: Path, **more: Any) -> VerifiersTask:
     return VerifiersTask(taskset="my_sums", python=PYTHON, folder=str(folder), held_out_size=10, workers=1, **more)
 
 
 @pytest.mark.slow
 @needs_verifiers
-def test_a_taskset_is_asked_and_scored_by_its_own_rewards(folder):
+def test_a_taskset_is_asked_and_scored_by_its_own_rewards(folder: Path) -> None:
     sums = task(folder, settings={"count": 40})
     require_task(sums)
     assert (sums.name, sums.size, len(sums.held_out(10))) == ("my_sums", 30, 10)
@@ -110,7 +111,7 @@ def test_a_taskset_is_asked_and_scored_by_its_own_rewards(folder):
 
 @pytest.mark.slow
 @needs_verifiers
-def test_what_needs_more_than_an_answer_is_refused(folder):
+def test_what_needs_more_than_an_answer_is_refused(folder: Path) -> None:
     """One through the task, all through what its process runs, since the package takes seconds to import."""
     for why, (old, new, _) in UNFIT.items():
         assert old in SUMS
@@ -131,7 +132,7 @@ def test_what_needs_more_than_an_answer_is_refused(folder):
 
 @pytest.mark.slow
 @needs_verifiers
-def test_an_unknown_taskset_and_wrong_settings_are_named(folder):
+def test_an_unknown_taskset_and_wrong_settings_are_named(folder: Path) -> None:
     with pytest.raises(TaskError, match="no_such_taskset"):
         VerifiersTask(taskset="no_such_taskset", python=PYTHON).prompt(0)
     with pytest.raises(TaskError, match="colour"):
@@ -146,12 +147,12 @@ def test_an_unknown_taskset_and_wrong_settings_are_named(folder):
         ({"taskset": "a", "python": sys.executable, "most": 0}, "most is 0"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings, says):
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(TaskError, match=says):
         VerifiersTask(**settings)
 
 
-def test_an_environment_without_the_package_is_said():
+def test_an_environment_without_the_package_is_said() -> None:
     missing = subprocess.run([sys.executable, "-c", "import verifiers"], capture_output=True, check=False).returncode
     assert missing, "the lab's own environment has no verifiers"
     with pytest.raises(TaskError, match="No module named 'verifiers'"):

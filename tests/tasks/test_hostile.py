@@ -7,7 +7,9 @@ from __future__ import annotations
 import io
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from tasks.code.verifier import CodeVerifier
 from tasks.math.verifier import MathVerifier
 from tasks.sandbox.job import Limits
-from tasks.types import OUTCOMES, Prompt
+from tasks.types import OUTCOMES, Prompt, Verdict
 
 pytestmark = pytest.mark.slow
 # On a crowded machine; what is held is that there is a bound, and that it does not grow with the text.
@@ -97,20 +99,20 @@ def texts(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 @pytest.fixture(scope="module")
-def math():
+def math() -> Iterator[MathVerifier]:
     made = MathVerifier(workers=1, deadline=1.0, memory_mb=1024)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def code():
+def code() -> Iterator[CodeVerifier]:
     made = CodeVerifier(1, Limits(seconds=0.5, memory_mb=256, output_mb=0.5), total_seconds=1.0, group_seconds=1e6)
     yield made
     made.close()
 
 
-def check(verifier, items):
+def check(verifier: MathVerifier | CodeVerifier, items: list[tuple[Prompt, str]]) -> list[Verdict]:
     """Grade, and hold what holds for every verdict."""
     start = time.monotonic()
     verdicts = verifier.verify(items)
@@ -136,7 +138,7 @@ HOSTILE = settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow,
 @given(st.lists(st.tuples(texts(MATH), texts(MATH), st.booleans()), min_size=1, max_size=6))
 @example([("1", r"\boxed{" * 3000 + "1" + "}" * 3000, True), ("\ud800", "\ud800", True), ("1", "{" * 100_000, False)])
 @example([("2", r"\frac{1}{" * 300, True), ("(1,2)", "(" * 500 + "1,2" + ")" * 500, True)])
-def test_any_answer_to_a_math_problem_gets_a_verdict(math, items):
+def test_any_answer_to_a_math_problem_gets_a_verdict(math: MathVerifier, items: list[tuple[str, str, bool]]) -> None:
     check(
         math,
         [
@@ -158,7 +160,7 @@ GOLDS = (
 @example(
     [(GOLDS[0], "def f(x): return 2 * x"), (GOLDS[1], "print(2 * int(input()))"), (GOLDS[2], "def f(x): return 2*x")]
 )
-def test_any_program_gets_a_verdict(code, items):
+def test_any_program_gets_a_verdict(code: CodeVerifier, items: list[tuple[dict[str, Any], str]]) -> None:
     verdicts = check(code, [(Prompt("code/0", "code", "", gold), f"</think>{text}") for gold, text in items])
     assert all(verdict.outcome != "error" for verdict in verdicts)
 
@@ -176,6 +178,6 @@ JUNK = st.recursive(
 @given(JUNK)
 @example({"kind": "stdin", "cases": [{"stdin": "", "stdout": ""}], "language": ["cpp"]})
 @example({"kind": "asserts", "code": "(" * 10_000})
-def test_tests_that_are_none_are_an_error_and_nothing_else(code, gold):
+def test_tests_that_are_none_are_an_error_and_nothing_else(code: CodeVerifier, gold: Any) -> None:
     (verdict,) = check(code, [(Prompt("code/0", "code", "", gold), "</think>x = 1")])
     assert verdict.outcome in ("error", "failed")

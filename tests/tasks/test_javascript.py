@@ -5,7 +5,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from tasks.sandbox import scripts
 from tasks.sandbox.job import Job, Limits
 from tasks.sandbox.scripts import node
 from tasks.sandbox.worker import Worker
-from tasks.types import Prompt
+from tasks.types import Prompt, Verdict
 from tests.helpers.hostile_sources import JAVASCRIPT
 from tests.tasks.test_cpp import tiers_here
 
@@ -107,22 +109,22 @@ NAMES = [
 
 
 @pytest.fixture(scope="module")
-def verifier():
+def verifier() -> Iterator[CodeVerifier]:
     made = CodeVerifier(workers=1, limits=Limits(seconds=3.0, memory_mb=128, output_mb=1.0), partial_credit=True)
     yield made
     made.close()
 
 
-def gold(*cases, **more):
+def gold(*cases: tuple[str, str], **more: Any) -> dict[str, Any]:
     return {"kind": "stdin", "language": "javascript", "cases": [{"stdin": i, "stdout": o} for i, o in cases], **more}
 
 
-def grade(verifier, tests, code, mark="js"):
+def grade(verifier: CodeVerifier, tests: dict[str, Any], code: str, mark: str = "js") -> Verdict:
     answer = f"</think>```{mark}\n{code}\n```\nRun it:\n```sh\nnode program.js\n```"
     return verifier.verify([(Prompt("code/1", "code", "", tests), answer)])[0]
 
 
-def test_programs_are_graded_with_partial_credit(verifier):
+def test_programs_are_graded_with_partial_credit(verifier: CodeVerifier) -> None:
     cases = (("add 2 3", "5\n"), ("big", str(2**100)), ("deep", "5000"))
     right = grade(verifier, gold(*cases), PROGRAM)
     assert (right.outcome, right.reward) == ("passed", 1.0), right
@@ -142,7 +144,7 @@ def test_programs_are_graded_with_partial_credit(verifier):
         "setTimeout(() => process.stdout.write('3\\n'), 50)",
     ],
 )
-def test_the_usual_ways_to_read_and_write_work(verifier, code):
+def test_the_usual_ways_to_read_and_write_work(verifier: CodeVerifier, code: str) -> None:
     verdict = grade(verifier, gold(("1 2 3", "3")), code)
     assert verdict.outcome == "passed", verdict
 
@@ -160,17 +162,17 @@ def test_the_usual_ways_to_read_and_write_work(verifier, code):
         ("output", "failed", "too much output"),
     ],
 )
-def test_what_goes_wrong_is_told_apart(verifier, word, outcome, detail):
+def test_what_goes_wrong_is_told_apart(verifier: CodeVerifier, word: str, outcome: str, detail: str) -> None:
     verdict = grade(verifier, gold((word, "")), PROGRAM)
     assert (verdict.outcome, detail in verdict.detail) == (outcome, True), verdict
 
 
-def test_what_is_no_javascript_fails(verifier):
+def test_what_is_no_javascript_fails(verifier: CodeVerifier) -> None:
     assert grade(verifier, gold(("", "")), "let let = (").outcome == "failed"
     assert grade(verifier, gold(("", "")), "").detail == "no program"
 
 
-def test_nothing_gets_out_in_any_tier(tmp_path):
+def test_nothing_gets_out_in_any_tier(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("found it")
     tmp_path.chmod(0o777)
@@ -220,7 +222,7 @@ worker.close()
 @pytest.mark.parametrize(
     "who", [["--reuid", "65534", "--regid", "65534", "--clear-groups"], ["--bounding-set", "-all"]]
 )
-def test_nothing_gets_out_for_an_ordinary_user_and_for_root_without_rights(who):
+def test_nothing_gets_out_for_an_ordinary_user_and_for_root_without_rights(who: list[str]) -> None:
     python = shutil.which("python3.11", path="/usr/bin:/usr/local/bin")
     if python is None:
         pytest.skip("no interpreter that everybody may run")
@@ -236,7 +238,7 @@ def test_nothing_gets_out_for_an_ordinary_user_and_for_root_without_rights(who):
         assert [(entry.name, entry.read_text()) for entry in Path(folder).iterdir()] == [("secret", "found it")]
 
 
-def test_the_attacks_are_attacks(tmp_path):
+def test_the_attacks_are_attacks(tmp_path: Path) -> None:
     """Without a sandbox the harmless ones get through."""
     (tmp_path / "secret").write_text("found it")
     for name in ("secret", "secret_later", "passwd", "list", "spawn", "spawn_sync", "listen", "parent", "worker"):
@@ -250,17 +252,19 @@ def test_the_attacks_are_attacks(tmp_path):
         assert ran.stdout == "through\n", (name, ran)
 
 
-def test_a_program_is_found_among_other_blocks():
+def test_a_program_is_found_among_other_blocks() -> None:
     answer = "```js\nconst usage = f(3)\n```\n```js\nrequire('fs').readFileSync(0)\n```\n```js\nf(1)\n```"
     assert extract_code(answer, language="javascript") == "require('fs').readFileSync(0)"
 
 
-def test_a_reward_runs_javascript():
+def test_a_reward_runs_javascript() -> None:
     ran = run_program("console.log(Number(require('fs').readFileSync(0)) ** 2)", "12", language="javascript")
     assert (ran.ok, ran.stdout) == (True, "144\n"), ran
 
 
-def test_without_node_the_outcome_is_an_error_that_says_so(verifier, monkeypatch):
+def test_without_node_the_outcome_is_an_error_that_says_so(
+    verifier: CodeVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scripts.shutil, "which", lambda *_, **__: None)
     other = CodeVerifier(workers=1, survey=verifier.sandbox)
     try:
@@ -271,6 +275,6 @@ def test_without_node_the_outcome_is_an_error_that_says_so(verifier, monkeypatch
 
 
 @pytest.mark.parametrize("name", JAVASCRIPT)
-def test_no_source_that_attacks_the_engine_passes_or_breaks_it(verifier, name):
+def test_no_source_that_attacks_the_engine_passes_or_breaks_it(verifier: CodeVerifier, name: str) -> None:
     verdict = grade(verifier, gold(("3", "4")), JAVASCRIPT[name])
     assert verdict.outcome in ("failed", "timeout", "memory"), verdict

@@ -5,6 +5,8 @@
 import contextlib
 import resource
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from tasks.code.outputs import parse_checker
 from tasks.code.returned import EqualityRules
 from tasks.code.verifier import CodeVerifier
 from tasks.sandbox.job import Limits
-from tasks.types import Prompt
+from tasks.types import Prompt, Verdict
 from tests.helpers.code_tricks import FORGE, TRICKS
 from tests.helpers.honest_programs import HONEST
 
@@ -24,23 +26,23 @@ NESTED = {"kind": "call", "entry_point": "f", "cases": [{"args": [1], "expected"
 
 
 @pytest.fixture(scope="module")
-def verifier():
+def verifier() -> Iterator[CodeVerifier]:
     verifier = CodeVerifier(workers=2, limits=Limits(seconds=5.0, memory_mb=512, output_mb=1.0))
     yield verifier
     verifier.close()
 
 
-def grade(verifier, gold, answer):
+def grade(verifier: CodeVerifier, gold: Any, answer: str) -> Verdict:
     return verifier.verify([(Prompt("code/1", "code", "", gold), f"hm</think>{answer}")])[0]
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_an_honest_program_passes(verifier, name):
+def test_an_honest_program_passes(verifier: CodeVerifier, name: str) -> None:
     verdict = grade(verifier, *HONEST[name])
     assert verdict.outcome == "passed", verdict.detail
 
 
-def nested(opening, closing, depth=400):
+def nested(opening: str, closing: str, depth: int = 400) -> str:
     return (
         FORGE + f"os.write(3, b'[\"value\", ' + b'{opening}' * {depth} + b'{closing}' * {depth} + b']\\n')\nos._exit(0)"
     )
@@ -84,7 +86,7 @@ HOST = {
 @pytest.mark.parametrize(
     "gold", [INCREMENT, NESTED, {"kind": "asserts", "code": "for x in range(3): assert f(x) == x + 1"}]
 )
-def test_no_program_troubles_the_host(verifier, gold):
+def test_no_program_troubles_the_host(verifier: CodeVerifier, gold: dict[str, Any]) -> None:
     for name, code in HOST.items():
         before, start = resource.getrusage(resource.RUSAGE_SELF), time.thread_time()
         verdict = grade(verifier, gold, code)
@@ -96,7 +98,7 @@ def test_no_program_troubles_the_host(verifier, gold):
         verdict.detail.encode()
 
 
-def test_there_are_a_hundred_attacks():
+def test_there_are_a_hundred_attacks() -> None:
     assert len(TRICKS) * 3 + len(HOST) * 3 >= 200
     assert len(TRICKS) + len(HOST) + 60 >= 100
 
@@ -117,7 +119,7 @@ BOMBS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
-def test_no_answer_holds_up_the_host(verifier, name):
+def test_no_answer_holds_up_the_host(verifier: CodeVerifier, name: str) -> None:
     start = time.thread_time()
     extract_code(BOMBS[name], "f")
     extract_code(BOMBS[name])
@@ -136,20 +138,20 @@ WRITTEN = st.recursive(
 
 
 @given(WRITTEN, WRITTEN)
-def test_comparing_anything_gives_a_verdict(expected, actual):
+def test_comparing_anything_gives_a_verdict(expected: Any, actual: Any) -> None:
     for comparison in (EqualityRules(), EqualityRules(as_asserts=True, tuples_are_lists=False)):
         with contextlib.suppress(ValueError, RecursionError):
             assert comparison.same(expected, actual) in (True, False)
 
 
 @given(st.text(st.characters(codec=None, categories=None)), st.text(), st.sampled_from(["lines", "words", "any_order"]))
-def test_comparing_any_output_gives_a_verdict(expected, actual, kind):
+def test_comparing_any_output_gives_a_verdict(expected: str, actual: str, kind: str) -> None:
     checker = parse_checker(kind, EqualityRules())
     assert checker.same(expected, expected)
     assert checker.same(expected, actual) in (True, False)
 
 
-def test_partial_credit_is_the_share_of_the_cases(verifier):
+def test_partial_credit_is_the_share_of_the_cases(verifier: CodeVerifier) -> None:
     partial = CodeVerifier(1, Limits(seconds=2.0, memory_mb=512), verifier.sandbox, partial_credit=True)
     gold = {"kind": "call", "entry_point": "f", "cases": [{"args": [x], "expected": 2 * x} for x in range(4)]}
     stdin = {"kind": "stdin", "cases": [{"stdin": str(x), "stdout": str(2 * x)} for x in range(4)]}

@@ -8,8 +8,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
+from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -32,13 +35,13 @@ SLOW = r"\prod_{k=1}^{99999} (k^2+1)"
 
 
 @pytest.fixture(scope="module")
-def verifier():
+def verifier() -> Iterator[MathVerifier]:
     verifier = MathVerifier(workers=1, deadline=1.0)
     yield verifier
     verifier.close()
 
 
-def grade(verifier, gold, answer):
+def grade(verifier: MathVerifier, gold: str, answer: str) -> str:
     return verifier.verify([(Prompt("math/1", "math", "", gold), f"<think>…</think>\\boxed{{{answer}}}")])[0].outcome
 
 
@@ -70,7 +73,7 @@ def grade(verifier, gold, answer):
         ("1" * (MAX_ANSWER + 1), None),
     ],
 )
-def test_the_answer_is_the_last_box_else_the_final_answer_else_the_last_line(text, answer):
+def test_the_answer_is_the_last_box_else_the_final_answer_else_the_last_line(text: str, answer: str | None) -> None:
     assert extract_answer(text) == answer
 
 
@@ -110,13 +113,13 @@ def test_the_answer_is_the_last_box_else_the_final_answer_else_the_last_line(tex
         ("5", "５", True),
     ],
 )
-def test_numbers_and_words_are_decided_by_their_spelling(gold, answer, equal):
+def test_numbers_and_words_are_decided_by_their_spelling(gold: str, answer: str, equal: bool | None) -> None:
     assert decide(gold, answer) is equal
 
 
 @given(st.fractions(), st.fractions())
-def test_no_two_different_numbers_are_equal_in_any_spelling(one, other):
-    def spellings(value):
+def test_no_two_different_numbers_are_equal_in_any_spelling(one: Fraction, other: Fraction) -> None:
+    def spellings(value: Fraction) -> Iterator[str]:
         yield f"{value.numerator}/{value.denominator}"
         yield f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
         yield f"${'-' if value < 0 else ''}\\dfrac{{{abs(value.numerator)}}}{{{value.denominator}}}$"
@@ -127,7 +130,7 @@ def test_no_two_different_numbers_are_equal_in_any_spelling(one, other):
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=6, min_value=-(10**9), max_value=10**9))
-def test_a_decimal_is_read_as_its_exact_value(value):
+def test_a_decimal_is_read_as_its_exact_value(value: Decimal) -> None:
     for text in (str(value), f"{value:,}"):
         (reading, *_) = read(f"{text}").readings
         assert decide(f"{Fraction(value)}", text) is True, reading
@@ -170,13 +173,13 @@ def test_a_decimal_is_read_as_its_exact_value(value):
         ("5", "__import__('os').system('true')", "failed"),
     ],
 )
-def test_mathematics_decides_the_rest(verifier, gold, answer, outcome):
+def test_mathematics_decides_the_rest(verifier: MathVerifier, gold: str, answer: str, outcome: str) -> None:
     assert grade(verifier, gold, answer) == outcome
 
 
 @pytest.mark.slow
-def test_answers_are_judged_as_a_person_judges_them(verifier):
-    def outcomes(pairs):
+def test_answers_are_judged_as_a_person_judges_them(verifier: MathVerifier) -> None:
+    def outcomes(pairs: Iterable[tuple[str, str]]) -> list[str]:
         items = [(Prompt("math/1", "math", "", gold), f"</think>So \\boxed{{{answer}}}.") for gold, answer in pairs]
         return [verdict.outcome for verdict in verifier.verify(items)]
 
@@ -186,7 +189,7 @@ def test_answers_are_judged_as_a_person_judges_them(verifier):
 
 
 @pytest.mark.slow
-def test_judged_answers_of_every_kind_are_judged_alike(verifier):
+def test_judged_answers_of_every_kind_are_judged_alike(verifier: MathVerifier) -> None:
     judged = pairs()
     assert len(judged) >= 450
     items = [(Prompt("math/1", "math", "", gold), f"</think>{text}") for _, gold, text, _ in judged]
@@ -196,7 +199,7 @@ def test_judged_answers_of_every_kind_are_judged_alike(verifier):
 
 @given(st.integers(60, 400), st.integers(-3, 3), st.sampled_from(["2^{{{n}}}{d:+d}", "{n}!{d:+d}"]))
 @settings(max_examples=15)
-def test_exact_numbers_of_any_size_differ_by_one(verifier, n, off, form):
+def test_exact_numbers_of_any_size_differ_by_one(verifier: MathVerifier, n: int, off: int, form: str) -> None:
     n = n if "^" in form else n // 4
     value = (2**n if "^" in form else math.factorial(n)) + off
     prompt = Prompt("math/1", "math", "", str(value))
@@ -211,7 +214,7 @@ HOSTILE = st.text(st.characters(codec=None, categories=None)) | st.lists(st.samp
 
 
 @given(HOSTILE, HOSTILE)
-def test_extraction_and_spelling_take_any_text(text, gold):
+def test_extraction_and_spelling_take_any_text(text: str, gold: str) -> None:
     answer = extract_answer(text)
     assert answer is None or 0 < len(answer) <= MAX_ANSWER
     assert decide(gold, answer or text) in (True, False, None)
@@ -220,7 +223,7 @@ def test_extraction_and_spelling_take_any_text(text, gold):
 @pytest.mark.parametrize(
     "unit", ["{", "(", "\\frac", " ", "1,", "\\text{", "0", "[1,", "^\\circ ", "\\color{a}", "a:", "1 "]
 )
-def test_the_longest_answers_are_decided_in_linear_time(unit):
+def test_the_longest_answers_are_decided_in_linear_time(unit: str) -> None:
     answer = (unit * 1000)[:1000]
     start = time.process_time()
     decide(answer, answer[:-1] + "7")
@@ -229,7 +232,7 @@ def test_the_longest_answers_are_decided_in_linear_time(unit):
 
 
 @pytest.mark.slow
-def test_a_process_with_many_open_files_can_grade():
+def test_a_process_with_many_open_files_can_grade() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
@@ -244,7 +247,7 @@ def test_a_process_with_many_open_files_can_grade():
 
 
 @pytest.mark.slow
-def test_an_answer_that_many_give_is_read_once_and_judged_for_all(verifier):
+def test_an_answer_that_many_give_is_read_once_and_judged_for_all(verifier: MathVerifier) -> None:
     given = [("7", "7"), ("1", SLOW), ("7", "8"), ("1", SLOW), ("8", "7"), ("7", "7"), ("1", SLOW), ("7", None)]
     items = [
         (Prompt(f"math/{gold}", "math", "", gold), "no" if answer is None else f"</think>\\boxed{{{answer}}}")
@@ -258,14 +261,14 @@ def test_an_answer_that_many_give_is_read_once_and_judged_for_all(verifier):
     assert [place for place, one in enumerate(verdicts) if one.seconds > 0] == sorted(first)
 
 
-def test_a_stuck_answer_takes_none_of_its_neighbours_with_it(verifier):
-    def graded(gold, answer):
+def test_a_stuck_answer_takes_none_of_its_neighbours_with_it(verifier: MathVerifier) -> None:
+    def graded(gold: str, answer: str) -> tuple[Prompt, str]:
         return (Prompt("math/1", "math", "", gold), f"</think>\\boxed{{{answer}}}")
 
     items = [graded("5", SLOW), graded(r"\pi", r"2\pi/2"), graded("5", "4"), graded("5", r"\sqrt{25}")]
     together: list = [None, None]
 
-    def work(slot):
+    def work(slot: int) -> None:
         together[slot] = [verdict.outcome for verdict in verifier.verify(items)]
 
     threads = [threading.Thread(target=work, args=(slot,)) for slot in (0, 1)]
@@ -276,7 +279,7 @@ def test_a_stuck_answer_takes_none_of_its_neighbours_with_it(verifier):
     assert together == [["timeout", "passed", "failed", "passed"]] * 2
 
 
-def children(parent):
+def children(parent: int) -> list[int]:
     """Processes whose parent is this one."""
     pids = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -291,13 +294,13 @@ def children(parent):
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_a_retry_and_two_are_an_error_not_a_failure():
+def test_a_killed_worker_costs_a_retry_and_two_are_an_error_not_a_failure() -> None:
     others = {*children(os.getpid())}  # of tests before this one
 
-    def supervisors():
+    def supervisors() -> list[int]:
         return [pid for pid in children(os.getpid()) if pid not in others and children(pid)]
 
-    def kill_workers():
+    def kill_workers() -> None:
         for supervisor in supervisors():
             for child in children(supervisor):
                 with suppress(ProcessLookupError):  # it ended by itself meanwhile
@@ -314,7 +317,7 @@ def test_a_killed_worker_costs_a_retry_and_two_are_an_error_not_a_failure():
 
         stop = threading.Event()
 
-        def murder():
+        def murder() -> None:
             while not stop.wait(0.02):
                 kill_workers()
 
@@ -327,10 +330,10 @@ def test_a_killed_worker_costs_a_retry_and_two_are_an_error_not_a_failure():
             murderer.join(timeout=10)
 
 
-def burn(_):
+def burn(_: object) -> Callable[[Any], str]:
     """A service: use so many seconds of the processor that the other processes of this test want, too; or sleep."""
 
-    def service(request):
+    def service(request: Any) -> str:
         if request == "sleep":
             time.sleep(60.0)
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -343,7 +346,7 @@ def burn(_):
 
 
 @pytest.mark.slow
-def test_a_worker_that_waits_for_a_processor_is_not_taken_for_a_silent_one(monkeypatch):
+def test_a_worker_that_waits_for_a_processor_is_not_taken_for_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
     # All that it may be silent for is 0.5 s: with four busy neighbours, 0.25 s of a processor take longer.
     monkeypatch.setattr(pool, "CROWDED", 0.0)
     monkeypatch.setattr(pool, "GRACE_SECONDS", 0.5)
@@ -367,13 +370,13 @@ def test_a_worker_that_waits_for_a_processor_is_not_taken_for_a_silent_one(monke
 
 
 @pytest.mark.slow
-def test_too_much_memory_is_memory():
+def test_too_much_memory_is_memory() -> None:
     verifier = MathVerifier(workers=1, deadline=5.0, memory_mb=300)
     assert grade(verifier, "5", r"\prod_{k=1}^{99999} (k^2+x)") in ("memory", "timeout")
     verifier.close()
 
 
-def test_what_spelling_decides_starts_no_process():
+def test_what_spelling_decides_starts_no_process() -> None:
     verifier = MathVerifier()
     before = children(os.getpid())
     items = [(Prompt("math/1", "math", "", "5"), completion) for completion in ("</think>5", "</think>6", "5")]
@@ -382,7 +385,7 @@ def test_what_spelling_decides_starts_no_process():
     verifier.close()
 
 
-def test_only_what_follows_the_thinking_is_graded():
+def test_only_what_follows_the_thinking_is_graded() -> None:
     whole = MathVerifier(whole_if_unclosed=True)
     prompt = Prompt("math/1", "math", "", "5")
     assert whole.verify([(prompt, r"\boxed{5}")])[0].reward == 1.0
@@ -391,14 +394,14 @@ def test_only_what_follows_the_thinking_is_graded():
 
 
 @pytest.mark.parametrize("limits", [{"workers": 0}, {"deadline": 0.0}, {"memory_mb": 10}])
-def test_impossible_limits_are_refused(limits):
+def test_impossible_limits_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(TaskError, match="give at least"):
         MathVerifier(**limits)
 
 
 @pytest.mark.skipif(not DATA, reason="set SCALELAB_DATA to a folder with the data sets to run this")
 @pytest.mark.slow
-def test_every_answer_of_math_is_itself_in_three_spellings():
+def test_every_answer_of_math_is_itself_in_three_spellings() -> None:
     from tasks.data.loading import load
 
     golds = [item.gold for item in load("math", DATA)]
@@ -407,7 +410,9 @@ def test_every_answer_of_math_is_itself_in_three_spellings():
         sized = gold.replace("\\frac", "\\dfrac").replace("(", "\\left( ").replace(")", " \\right)")
         sentence = f"The final answer is ${gold.strip().removesuffix('.')}$. I hope it is correct."
         for text in (f"\\boxed{{{gold}}}", f"\\[\\boxed{{\\,{sized}}}\\]", sentence):
-            assert decide(gold, extract_answer(text)) is True
+            answer = extract_answer(text)
+            assert answer is not None
+            assert decide(gold, answer) is True
 
 
 TOWERS = (
@@ -417,7 +422,7 @@ TOWERS = (
 
 
 @pytest.mark.slow
-def test_towers_binomials_and_nests_end_by_their_deadline_and_pass_for_nothing(verifier):
+def test_towers_binomials_and_nests_end_by_their_deadline_and_pass_for_nothing(verifier: MathVerifier) -> None:
     items = [(Prompt("math/1", "math", "", r"\frac{\pi}{2}"), f"</think>\\boxed{{{text}}}") for text in TOWERS]
     verdicts = verifier.verify(items)
     assert {verdict.outcome for verdict in verdicts} <= {"failed", "timeout", "memory"}, [
@@ -435,9 +440,9 @@ SOUP = st.lists(
 
 
 @pytest.mark.slow
-def test_no_soup_of_latex_holds_a_worker_past_its_deadline(verifier):
+def test_no_soup_of_latex_holds_a_worker_past_its_deadline(verifier: MathVerifier) -> None:
     @given(SOUP, st.sampled_from(["5", r"\frac{\pi}{2}", "(2,3]", "x^2+1"]))
-    def one(answer, gold):
+    def one(answer: str, gold: str) -> None:
         verdict = verifier.verify([(Prompt("math/1", "math", "", gold), f"</think>{answer}")])[0]
         assert verdict.outcome != "error", verdict.detail
 
@@ -452,5 +457,6 @@ def test_no_soup_of_latex_holds_a_worker_past_its_deadline(verifier):
     ],
     ids=["braces", "boxes", "digits", "answers", "dollars", "spaces", "words"],
 )
-def test_a_megabyte_is_refused_without_reading_it_twice(text):
-    assert extract_answer(text) is None or len(extract_answer(text)) <= MAX_ANSWER
+def test_a_megabyte_is_refused_without_reading_it_twice(text: str) -> None:
+    answer = extract_answer(text)
+    assert answer is None or len(answer) <= MAX_ANSWER

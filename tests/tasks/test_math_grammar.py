@@ -1,6 +1,7 @@
 """The grammar of math answers: it reads all of a text or nothing, an answer is itself, and no mutant of it is."""
 
 import time
+from fractions import Fraction
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.slow
 ARITHMETIC = SymbolicArithmetic()
 
 
-def same(gold, answer):
+def same(gold: str, answer: str) -> bool:
     """Equality as the verifier decides it, in this process."""
     verdict = decide(gold, answer)
     return same_answers(read(gold), read(answer), ARITHMETIC) is True if verdict is None else verdict
@@ -31,7 +32,7 @@ OPEN = st.sampled_from("([")
 
 
 @st.composite
-def written(draw):
+def written(draw: st.DrawFn) -> tuple[str, list[int]]:
     """An answer with slots for numbers: a format, and the numbers in it."""
     kind = draw(st.sampled_from(sorted(FORMS)))
     numbers = draw(st.lists(DIGITS, min_size=4, max_size=4, unique=True).map(sorted))
@@ -73,7 +74,7 @@ FORMS = {
 }
 
 
-def filled(form, numbers):
+def filled(form: str, numbers: list[int]) -> str:
     return form.format(*numbers)
 
 
@@ -93,7 +94,7 @@ SPELLINGS = (
 
 @given(written())
 @settings(max_examples=150, deadline=None)
-def test_every_answer_is_read_and_is_itself_in_six_spellings(answer):
+def test_every_answer_is_read_and_is_itself_in_six_spellings(answer: tuple[str, list[int]]) -> None:
     form, numbers = answer
     assume(form != FORMS["time"] or numbers[0] < 60)
     gold = filled(form, numbers)
@@ -106,7 +107,7 @@ def test_every_answer_is_read_and_is_itself_in_six_spellings(answer):
 
 @given(written(), st.integers(0, 3), st.integers(1, 9))
 @settings(max_examples=150, deadline=None)
-def test_no_answer_with_another_number_passes(answer, slot, more):
+def test_no_answer_with_another_number_passes(answer: tuple[str, list[int]], slot: int, more: int) -> None:
     form, numbers = answer
     other = [*numbers]
     other[slot] += more
@@ -125,7 +126,7 @@ CHANGES = [
 
 @given(written())
 @settings(max_examples=120, deadline=None)
-def test_no_answer_with_another_sign_bound_or_letter_passes(answer):
+def test_no_answer_with_another_sign_bound_or_letter_passes(answer: tuple[str, list[int]]) -> None:
     gold = filled(*answer)
     for old, new in CHANGES:
         # The name of a bound variable does not count, nor does the sign of a parameter that takes every whole number.
@@ -136,7 +137,7 @@ def test_no_answer_with_another_sign_bound_or_letter_passes(answer):
 
 @given(DIGITS, UNITS, UNITS)
 @settings(deadline=None)
-def test_no_quantity_passes_in_another_unit(value, unit, other):
+def test_no_quantity_passes_in_another_unit(value: int, unit: str, other: str) -> None:
     assume(unit != other)
     assert not same(rf"{value} \text{{ {unit}}}", rf"{value} \text{{ {other}}}")
     assert same(rf"{value} \text{{ {unit}}}", f"{value}")
@@ -148,7 +149,9 @@ def test_no_quantity_passes_in_another_unit(value, unit, other):
     st.sampled_from([r" \text{ or } ", ", ", r" \lor ", r" \Rightarrow ", r" \text{ not } ", " ? "]),
 )
 @settings(max_examples=100, deadline=None)
-def test_no_second_answer_beside_the_right_one_passes(right, wrong, between):
+def test_no_second_answer_beside_the_right_one_passes(
+    right: tuple[str, list[int]], wrong: tuple[str, list[int]], between: str
+) -> None:
     gold, other = filled(*right), filled(*wrong)
     assume(not same(gold, other))
     assert not same(gold, f"{gold}{between}{other}")
@@ -171,7 +174,7 @@ PIECES = [
 )
 @example("(" * 400 + "5", "{" * 400)
 @settings(max_examples=400, deadline=None)
-def test_any_latex_is_read_or_refused_without_an_error(answer, gold):
+def test_any_latex_is_read_or_refused_without_an_error(answer: str, gold: str) -> None:
     assert decide(gold, answer) in (True, False, None)
     assert decide("5", answer) in (True, False, None)
     extract_answer(f"The answer is {answer}")
@@ -202,7 +205,7 @@ LONG = [
 
 
 @pytest.mark.parametrize("piece", LONG)
-def test_the_longest_answers_are_read_in_little_time(piece):
+def test_the_longest_answers_are_read_in_little_time(piece: str) -> None:
     text = (piece * MAX_ANSWER)[:MAX_ANSWER]
     start = time.process_time()
     read(text)
@@ -211,10 +214,13 @@ def test_the_longest_answers_are_read_in_little_time(piece):
 
 
 @given(st.sampled_from(["m", "g", "s", "J", "N", "W", "V", "Hz", "Pa", "L"]), st.sampled_from(["k", "M", "m", "c"]))
-def test_a_prefix_scales_a_unit_and_keeps_its_dimension(unit, prefix):
-    dimension, size = measure(unit)
-    assert measure(prefix + unit)[0] == dimension
-    assert (
-        measure(prefix + unit)[1] / size
-        == {"k": 1000, "M": 10**6, "m": measure("mm")[1], "c": measure("cm")[1]}[prefix]
-    )
+def test_a_prefix_scales_a_unit_and_keeps_its_dimension(unit: str, prefix: str) -> None:
+    def measured(text: str) -> tuple[object, Fraction]:
+        found = measure(text)
+        assert found is not None, text
+        return found
+
+    dimension, size = measured(unit)
+    assert measured(prefix + unit)[0] == dimension
+    scales = {"k": 1000, "M": 10**6, "m": measured("mm")[1], "c": measured("cm")[1]}
+    assert measured(prefix + unit)[1] / size == scales[prefix]

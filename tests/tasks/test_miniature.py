@@ -2,6 +2,7 @@
 
 import pickle
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -10,18 +11,19 @@ from tasks.errors import TaskError
 from tasks.math.miniature import MathMiniature
 from tasks.sampler import MixtureSampler
 from tasks.thinking import THINK_CLOSE, THINK_OPEN
+from tasks.types import Prompt
 
 TASKS = [MathMiniature(size=300), CodeMiniature(size=300)]
 by_name = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 
 
-def problem(prompt):
+def problem(prompt: Prompt) -> str:
     return prompt.text
 
 
 @pytest.mark.slow
 @by_name
-def test_no_held_out_problem_is_ever_trained_on(task):
+def test_no_held_out_problem_is_ever_trained_on(task: MathMiniature | CodeMiniature) -> None:
     held_out = {problem(prompt) for prompt in task.held_out(300)}
     assert len(held_out) == 300
     assert held_out.isdisjoint(problem(task.prompt(index)) for index in range(700))
@@ -30,7 +32,9 @@ def test_no_held_out_problem_is_ever_trained_on(task):
 
 @pytest.mark.slow
 @by_name
-def test_the_held_out_split_is_fixed_and_the_shorter_is_a_part_of_the_longer(task):
+def test_the_held_out_split_is_fixed_and_the_shorter_is_a_part_of_the_longer(
+    task: MathMiniature | CodeMiniature,
+) -> None:
     again = pickle.loads(pickle.dumps(task))
     assert [p.id for p in again.held_out(50)] == [p.id for p in task.held_out(300)[:50]]
     other_seed = type(task)(seed=task.seed + 1)
@@ -39,7 +43,7 @@ def test_the_held_out_split_is_fixed_and_the_shorter_is_a_part_of_the_longer(tas
 
 
 @by_name
-def test_an_epoch_holds_every_training_prompt_once(task):
+def test_an_epoch_holds_every_training_prompt_once(task: MathMiniature | CodeMiniature) -> None:
     first = [task.prompt(index).id for index in range(300)]
     second = [task.prompt(index).id for index in range(300, 600)]
     assert len(set(first)) == 300
@@ -48,7 +52,7 @@ def test_an_epoch_holds_every_training_prompt_once(task):
 
 
 @by_name
-def test_prompts_and_traces_are_functions_of_their_index(task):
+def test_prompts_and_traces_are_functions_of_their_index(task: MathMiniature | CodeMiniature) -> None:
     assert task.trace(7) == type(task)(size=300).trace(7)
     prompt, completion = task.trace(7)
     assert prompt.text.endswith(THINK_OPEN)
@@ -58,7 +62,7 @@ def test_prompts_and_traces_are_functions_of_their_index(task):
 
 @pytest.mark.slow
 @by_name
-def test_the_real_verifier_passes_a_faultless_teacher_and_not_a_sloppy_one(task):
+def test_the_real_verifier_passes_a_faultless_teacher_and_not_a_sloppy_one(task: MathMiniature | CodeMiniature) -> None:
     verifier = task.verifier()
     try:
         faultless = type(task)(teacher_error=0.0)
@@ -73,7 +77,7 @@ def test_the_real_verifier_passes_a_faultless_teacher_and_not_a_sloppy_one(task)
 
 
 @by_name
-def test_a_teacher_who_always_errs_is_wrong_in_every_step(task):
+def test_a_teacher_who_always_errs_is_wrong_in_every_step(task: MathMiniature | CodeMiniature) -> None:
     sloppy = type(task)(teacher_error=1.0)
     for index in range(200):
         prompt, wrong = sloppy.trace(index)
@@ -81,7 +85,7 @@ def test_a_teacher_who_always_errs_is_wrong_in_every_step(task):
         assert wrong.partition(THINK_CLOSE)[0] != right.partition(THINK_CLOSE)[0]
 
 
-def test_math_working_is_carried_to_the_answer():
+def test_math_working_is_carried_to_the_answer() -> None:
     for index in range(300):
         prompt, completion = TASKS[0].trace(index)
         working, _, answer = completion.partition(THINK_CLOSE)
@@ -94,7 +98,7 @@ def test_math_working_is_carried_to_the_answer():
             value = step.rpartition("=")[2]
 
 
-def test_a_program_does_what_its_operations_say():
+def test_a_program_does_what_its_operations_say() -> None:
     for index in range(200):
         prompt = TASKS[1].prompt(index)
         scope: dict = {}
@@ -104,7 +108,7 @@ def test_a_program_does_what_its_operations_say():
             assert scope["f"](x) == case["expected"] == run(prompt.meta["steps"], x)
 
 
-def test_examples_determine_the_function():
+def test_examples_determine_the_function() -> None:
     examples = CodeMiniature(examples_share=1.0, size=200)
     seen: dict = {}
     for index in range(200):
@@ -113,7 +117,7 @@ def test_examples_determine_the_function():
         assert seen.setdefault(prompt.text, expected) == expected
 
 
-def test_repeated_draws_of_a_problem_share_their_history():
+def test_repeated_draws_of_a_problem_share_their_history() -> None:
     sampler = MixtureSampler([MathMiniature(size=3)], retire_at=0.9)
     for _ in range(3):
         sampler.observe(next(sampler).id, 0.5)
@@ -136,6 +140,6 @@ def test_repeated_draws_of_a_problem_share_their_history():
         (lambda: MathMiniature(min_terms=2, max_terms=2).prompt(0), "4096 are asked for: lower MathMiniature.size"),
     ],
 )
-def test_wrong_settings_are_one_line_that_says_what_to_do(wrong, says):
+def test_wrong_settings_are_one_line_that_says_what_to_do(wrong: Callable[[], object], says: str) -> None:
     with pytest.raises(TaskError, match=says):
         wrong()

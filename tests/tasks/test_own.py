@@ -5,14 +5,18 @@ import importlib
 import itertools
 import json
 import pickle
+import random
 import re
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -22,7 +26,7 @@ from tasks.gym import ReasoningGym, committed, stated_number
 from tasks.own import FunctionTask
 from tasks.rewards import weighted
 from tasks.task import has_worked_examples, require_task, worked_example
-from tasks.types import Prompt
+from tasks.types import Prompt, Verdict
 
 DOCS = Path(__file__).parents[2] / "docs" / "tutorials" / "own_task.md"
 
@@ -55,7 +59,7 @@ def naughty(prompt, answer):
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a user's modules, on the module path as an experiment's folder is."""
     folder = tmp_path_factory.mktemp("mine")
     [source] = re.findall(r"```python title=\"my_task.py\"\n(.*?)```", DOCS.read_text(), re.DOTALL)
@@ -71,12 +75,12 @@ def home(tmp_path_factory):
         sys.modules.pop(name, None)
 
 
-def rewards():
+def rewards() -> ModuleType:
     """The user's module of rewards."""
     return importlib.import_module("my_rewards")
 
 
-def verdicts(task, *pairs):
+def verdicts(task: Any, *pairs: tuple[Prompt, str]) -> list[Verdict]:
     verifier = task.verifier()
     try:
         return verifier.verify(pairs)
@@ -84,7 +88,7 @@ def verdicts(task, *pairs):
         verifier.close()
 
 
-def test_the_tutorial_s_task_works_as_written(home):
+def test_the_tutorial_s_task_works_as_written(home: Path) -> None:
     task = importlib.import_module("my_task").Reverse(letters=6)
     require_task(type(task))
     prompt, held = task.prompt(0), task.held_out(50)
@@ -98,9 +102,9 @@ def test_the_tutorial_s_task_works_as_written(home):
     assert pickle.loads(pickle.dumps(task)).prompt(3) == task.prompt(3)
 
 
-def test_a_worked_example_of_a_problem_is_never_held_out_and_needs_a_text(home):
-    module = importlib.import_module("my_task")
-    task = module.Reverse(letters=3, size=200)
+def test_a_worked_example_of_a_problem_is_never_held_out_and_needs_a_text(home: Path) -> None:
+    reverse: Any = importlib.import_module("my_task").Reverse
+    task = reverse(letters=3, size=200)
     held = {one.id for one in task.held_out(60)}
     for number in range(300):
         prompt, text = worked_example(task, number)
@@ -109,22 +113,22 @@ def test_a_worked_example_of_a_problem_is_never_held_out_and_needs_a_text(home):
     assert has_worked_examples(task)
 
     @dataclass(frozen=True)
-    class Silent(module.Reverse):
-        def problem(self, rng):
+    class Silent(reverse):
+        def problem(self, rng: random.Random) -> Any:
             return super().problem(rng)[:2]
 
     @dataclass(frozen=True)
-    class Odd(module.Reverse):
-        def problem(self, rng):
+    class Odd(reverse):
+        def problem(self, rng: random.Random) -> Any:
             return "Write nothing.", "", None
 
     assert not has_worked_examples(Silent())
-    assert Silent().prompt(0) == module.Reverse().prompt(0)
+    assert Silent().prompt(0) == reverse().prompt(0)
     with pytest.raises(TaskError, match="return what is asked"):
         Odd().prompt(0)
 
 
-def test_parts_are_weighted(home):
+def test_parts_are_weighted(home: Path) -> None:
     task = importlib.import_module("my_task").Reverse(weights={"letters": 3.0, "length": 1.0}, pass_at=0.6)
     prompt = task.prompt(1)
     (verdict,) = verdicts(task, (prompt, prompt.gold[:2] + "zzz"))
@@ -134,7 +138,7 @@ def test_parts_are_weighted(home):
         weighted({"a": 0.5}, {"b": 1.0})
 
 
-def test_a_file_and_a_function_are_a_task(home):
+def test_a_file_and_a_function_are_a_task(home: Path) -> None:
     task = FunctionTask(prompts=str(home / "prompts.jsonl"), function=rewards().exact, held_out_size=10)
     require_task(task)
     assert (task.size, len(task.held_out(10)), task.describe()["train"]) == (30, 10, 30)
@@ -146,7 +150,7 @@ def test_a_file_and_a_function_are_a_task(home):
         task.held_out(11)
 
 
-def test_no_reward_function_holds_or_breaks_a_run(home):
+def test_no_reward_function_holds_or_breaks_a_run(home: Path) -> None:
     task = FunctionTask(
         prompts=str(home / "prompts.jsonl"), function=rewards().naughty, reward_seconds=0.5, held_out_size=1
     )
@@ -163,7 +167,7 @@ def test_no_reward_function_holds_or_breaks_a_run(home):
         json.dumps(one.detail, ensure_ascii=False).encode()
 
 
-def test_thinking_is_cut_off_before_the_reward(home):
+def test_thinking_is_cut_off_before_the_reward(home: Path) -> None:
     task = importlib.import_module("my_task").Reverse(thinking=True)
     prompt = task.prompt(0)
     assert prompt.text.endswith("<think>\n")
@@ -181,12 +185,12 @@ def test_thinking_is_cut_off_before_the_reward(home):
         ({"prompts": "p.jsonl", "function": len, "workers": 0}, "give 1 or more"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings, reason):
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(TaskError, match=reason):
         FunctionTask(**settings)
 
 
-def test_what_is_missing_is_named_in_one_line(home, tmp_path):
+def test_what_is_missing_is_named_in_one_line(home: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{"gold": 1}\n')
     with pytest.raises(TaskError, match=r"line 2 has no column 'prompt' \(it has gold\)"):
         FunctionTask(prompts=str(tmp_path / "bad.jsonl"), function=rewards().exact).held_out(1)
@@ -194,7 +198,7 @@ def test_what_is_missing_is_named_in_one_line(home, tmp_path):
         FunctionTask(prompts=str(tmp_path / "none.jsonl"), function=rewards().exact).held_out(1)
 
 
-def test_a_parquet_file_is_a_task_by_its_columns(home, tmp_path):
+def test_a_parquet_file_is_a_task_by_its_columns(home: Path, tmp_path: Path) -> None:
     rows = [{"question": f"Say {n}", "answer": str(n), "solution": f"It is {n}.", "level": n} for n in range(9)]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "p.parquet")
     columns = {"prompt": "question", "gold": "answer", "trace": "solution"}
@@ -218,7 +222,7 @@ def test_a_parquet_file_is_a_task_by_its_columns(home, tmp_path):
         ('{"prompt": "a", "gold": NaN}', "line 2 holds what JSON cannot"),
     ],
 )
-def test_a_row_that_asks_nothing_is_named_with_its_reason(home, tmp_path, line, said):
+def test_a_row_that_asks_nothing_is_named_with_its_reason(home: Path, tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n' + line)
     with pytest.raises(TaskError, match=re.escape(said)):
         FunctionTask(prompts=str(tmp_path / "p.jsonl"), function=rewards().exact).held_out(1)
@@ -229,7 +233,7 @@ class Judge(http.server.BaseHTTPRequestHandler):
 
     asked = itertools.count()
 
-    def do_POST(self):
+    def do_POST(self) -> None:
         busy = next(Judge.asked) == 0
         answer = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answer"]
         body = json.dumps({"score": float(answer == "good")}).encode()
@@ -238,11 +242,11 @@ class Judge(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_):
+    def log_message(self, *_: object) -> None:
         pass
 
 
-def test_a_reward_may_ask_a_judge_with_retries_and_a_deadline(home, tmp_path):
+def test_a_reward_may_ask_a_judge_with_retries_and_a_deadline(home: Path, tmp_path: Path) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         (home / "my_judge.py").write_text(
@@ -271,7 +275,7 @@ def test_a_reward_may_ask_a_judge_with_retries_and_a_deadline(home, tmp_path):
     assert "no reward within 0.2 s" in hung.detail
 
 
-def test_a_reward_imports_what_its_caller_would(home, tmp_path, monkeypatch):
+def test_a_reward_imports_what_its_caller_would(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder at the end of the caller's module path, with an older copy of a package, is not looked at first."""
     (tmp_path / "numpy.py").write_text("raise ImportError('the wrong numpy')\n")
     (home / "my_numpy.py").write_text(
@@ -283,7 +287,9 @@ def test_a_reward_imports_what_its_caller_would(home, tmp_path, monkeypatch):
     assert verdict.outcome == "passed", verdict.detail
 
 
-def test_a_task_whose_module_is_not_importable_says_so(home, tmp_path, monkeypatch):
+def test_a_task_whose_module_is_not_importable_says_so(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "fleeting.py").write_text("def exact(prompt, answer): return 1.0\n")
     monkeypatch.syspath_prepend(tmp_path)
     task = FunctionTask(prompts="p.jsonl", function=importlib.import_module("fleeting").exact)
@@ -298,7 +304,7 @@ def test_a_task_whose_module_is_not_importable_says_so(home, tmp_path, monkeypat
 @pytest.mark.parametrize(
     "family", ["countdown", "spell_backward", "letter_counting", "basic_arithmetic", "number_sorting"]
 )
-def test_a_family_of_reasoning_gym_is_a_task_by_its_name(family):
+def test_a_family_of_reasoning_gym_is_a_task_by_its_name(family: str) -> None:
     task = ReasoningGym(name=family, size=32)
     require_task(task)
     prompt = task.prompt(0)
@@ -311,8 +317,8 @@ def test_a_family_of_reasoning_gym_is_a_task_by_its_name(family):
 
 
 @pytest.mark.slow
-def test_a_family_of_numbers_is_graded_by_the_number_that_an_answer_states():
-    settings = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+def test_a_family_of_numbers_is_graded_by_the_number_that_an_answer_states() -> None:
+    settings: dict[str, Any] = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
     task = ReasoningGym(name="chain_sum", settings=settings, size=32, number=True)
     require_task(task)
     prompt = task.prompt(0)
@@ -341,12 +347,12 @@ def test_a_family_of_numbers_is_graded_by_the_number_that_an_answer_states():
         ("", None),
     ],
 )
-def test_only_a_bare_number_is_stated(answer, number):
+def test_only_a_bare_number_is_stated(answer: str, number: int | Fraction | None) -> None:
     assert stated_number(answer) == number
 
 
 @pytest.mark.slow
-def test_an_unknown_family_and_unsafe_ones_are_refused():
+def test_an_unknown_family_and_unsafe_ones_are_refused() -> None:
     with pytest.raises(TaskError, match="did you mean countdown"):
         ReasoningGym(name="count_down").prompt(0)
     with pytest.raises(TaskError, match="cannot be graded safely"):
@@ -355,14 +361,14 @@ def test_an_unknown_family_and_unsafe_ones_are_refused():
         ReasoningGym(settings={"colour": 3}).prompt(0)
 
 
-def test_what_an_answer_commits_itself_to():
+def test_what_an_answer_commits_itself_to() -> None:
     assert committed("<answer>1</answer> no, <answer> 2</answer>.") == "2"
     assert committed(r"so \boxed{3}") == "3"
     assert committed(" 4 ") == "4"
 
 
 @pytest.mark.slow
-def test_a_machine_without_a_compiler_has_every_family_but_the_one_that_needs_pycosat():
+def test_a_machine_without_a_compiler_has_every_family_but_the_one_that_needs_pycosat() -> None:
     """In a process that finds no pycosat, whether or not this environment has it."""
     code = (
         "import importlib.util as util, random; found = util.find_spec\n"

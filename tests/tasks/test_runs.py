@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,7 @@ def doubles(prompt, answer):
 """
 
 
-def test_what_a_function_returns_comes_back_with_its_types():
+def test_what_a_function_returns_comes_back_with_its_types() -> None:
     ran = run_python("def f(a, *, b): return {a: (b, {b}), 'k': [1.5, None]}", "f", [(1, 2)], {"b": "x"})
     assert ran.ok
     assert ran.value == {(1, 2): ("x", {"x"}), "k": [1.5, None]}
@@ -42,19 +43,19 @@ def test_what_a_function_returns_comes_back_with_its_types():
         ("def f(x): return 'a' * 10**9", "memory", "MemoryError"),
     ],
 )
-def test_what_goes_wrong_is_said(code, outcome, detail):
+def test_what_goes_wrong_is_said(code: str, outcome: str, detail: str) -> None:
     ran = run_python(code, "f", [1], seconds=0.5)
     assert (ran.outcome, ran.value, ran.ok) == (outcome, None, False)
     assert detail in ran.detail
 
 
-def test_a_program_reads_its_input_and_prints():
+def test_a_program_reads_its_input_and_prints() -> None:
     assert run_program("print(sum(map(int, input().split())))", "1 2 3\n").stdout == "6\n"
     broken = run_program("print('begun')\n1 / 0")
     assert (broken.outcome, "ZeroDivisionError" in broken.detail) == ("failed", True)
 
 
-def test_a_reward_of_ones_own_runs_programs(tmp_path, monkeypatch):
+def test_a_reward_of_ones_own_runs_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_doubles.py").write_text(REWARD)
     monkeypatch.syspath_prepend(tmp_path)
     reward = importlib.import_module("my_doubles").doubles

@@ -12,9 +12,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,10 +25,11 @@ from hypothesis import strategies as st
 
 from tasks.errors import TaskError
 from tasks.sandbox import seccomp
-from tasks.sandbox.job import Job, Limits
-from tasks.sandbox.linux import MACHINES
+from tasks.sandbox.job import Job, Limits, Result
+from tasks.sandbox.linux import MACHINES, Machine
 from tasks.sandbox.pool import Pool
-from tasks.sandbox.selftest import ATTACKS, NAMES, attack, choose_tier
+from tasks.sandbox.scripts import NodeJs
+from tasks.sandbox.selftest import ATTACKS, NAMES, Survey, attack, choose_tier
 from tasks.sandbox.tiers import TIERS, Tier
 from tasks.sandbox.values import decode, encode
 from tasks.sandbox.worker import Worker, WorkerError
@@ -36,10 +39,16 @@ QUICK = Limits(seconds=10.0, memory_mb=512, output_mb=1.0)
 LANDLOCK = Tier(bubblewrap=False, landlock=True)
 
 
+class WorkerOfTier(Worker):
+    """A worker that tells its tier."""
+
+    tier: Tier
+
+
 @pytest.fixture(scope="module", params=TIERS, ids=lambda tier: tier.name)
-def worker(request):
+def worker(request: pytest.FixtureRequest) -> Iterator[WorkerOfTier]:
     try:
-        worker = Worker(request.param)
+        worker = WorkerOfTier(request.param)
     except WorkerError as error:
         pytest.skip(f"not on this machine: {error}")
     worker.tier = request.param
@@ -48,12 +57,12 @@ def worker(request):
 
 
 @pytest.fixture(scope="module")
-def survey():
+def survey() -> Survey:
     return choose_tier()
 
 
 @pytest.fixture(scope="module")
-def target():
+def target() -> Iterator[list[str | int]]:
     """A folder open to everybody, and sockets to connect to."""
     with tempfile.TemporaryDirectory() as name, socket.socket() as tcp, socket.socket(socket.AF_UNIX) as unix:
         folder = Path(name)
@@ -68,22 +77,22 @@ def target():
         yield [name, tcp.getsockname()[1], unix.getsockname()[1:].decode(), os.getpid()]
 
 
-def run(worker, source, *args, limits=QUICK):
+def run(worker: Worker, source: str, *args: Any, limits: Limits = QUICK) -> Result:
     return worker.run(Job("call", source, entry_point="f", calls=json.dumps([[None, list(args), {}]])), limits)
 
 
-def report(result):
+def report(result: Result) -> list[Any]:
     return [json.loads(line) for line in result.report.splitlines()]
 
 
-def value(worker, source, *args):
+def value(worker: Worker, source: str, *args: Any) -> Any:
     kind, *content = report(run(worker, source, *args))[-1]
     assert kind == "value", content
     return decode(content[0])
 
 
 @pytest.mark.slow
-def test_an_honest_program_computes_and_imports_the_standard_library(worker):
+def test_an_honest_program_computes_and_imports_the_standard_library(worker: Worker) -> None:
     source = "import colorsys, xml.dom\ndef f(x):\n    return {'x': (x + 1, 'é'.encode('utf-16-le'))}"
     assert value(worker, source, 41) == {"x": (42, b"\xe9\x00")}
 
@@ -167,22 +176,22 @@ HARMLESS = (
 )  # fmt: skip
 
 
-def attack_source(name):
+def attack_source(name: str) -> str:
     return f"{PRELUDE}def f(folder, port, unix, host):\n    {ATTACK[name]}\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACK)
-def test_an_attack_is_held(worker, target, name):
+def test_an_attack_is_held(worker: Worker, target: list[str | int], name: str) -> None:
     line = report(run(worker, attack_source(name), *target))[-1]
     assert line[0] == "exception", f"got through: {line}"
     assert line[1].split(":")[0] in ("OSError", "PermissionError", "FileNotFoundError", "ValueError")
-    folder = Path(target[0])
+    folder = Path(str(target[0]))
     assert sorted(path.name for path in folder.iterdir()) == ["link", "secret"]
     assert (folder / "secret").read_text() == "the secret"
 
 
-def test_the_attacks_work_where_nothing_holds_them(target, tmp_path):
+def test_the_attacks_work_where_nothing_holds_them(target: list[str | int], tmp_path: Path) -> None:
     lines = [PRELUDE]
     for number, name in enumerate(HARMLESS):
         folder = tmp_path / str(number)
@@ -197,7 +206,7 @@ def test_the_attacks_work_where_nothing_holds_them(target, tmp_path):
     assert done.stdout.split() == ["True"] * len(HARMLESS), done.stderr
 
 
-def test_the_self_test_s_attacks_work_where_nothing_holds_them(tmp_path, target):
+def test_the_self_test_s_attacks_work_where_nothing_holds_them(tmp_path: Path, target: list[str | int]) -> None:
     (tmp_path / "secret").write_text("the secret")
     call = f"print(*(attempt(n, {str(tmp_path)!r}, {target[1]}, {os.getpid()})[0] for n in {NAMES}))"
     done = subprocess.run([sys.executable, "-c", ATTACKS + call], capture_output=True, text=True, timeout=900)
@@ -222,13 +231,13 @@ def test_the_self_test_s_attacks_work_where_nothing_holds_them(tmp_path, target)
         ("import ctypes\nctypes.string_at(0)", "signalled", None),
     ],
 )  # fmt: skip
-def test_a_program_ends_by_itself_or_is_ended(worker, source, ending, line):
+def test_a_program_ends_by_itself_or_is_ended(worker: Worker, source: str, ending: str, line: list[str] | None) -> None:
     result = run(worker, source, limits=Limits(seconds=0.5, memory_mb=256, output_mb=1.0))
     assert result.ending == ending
     assert line is None or report(result)[-1] == line
 
 
-def test_threads_work_and_are_limited(worker):
+def test_threads_work_and_are_limited(worker: Worker) -> None:
     source = """
 import threading
 def f():
@@ -242,18 +251,18 @@ def f():
     assert 4 <= value(worker, source) < 1000
 
 
-def test_endless_printing_is_cut_off(worker):
+def test_endless_printing_is_cut_off(worker: Worker) -> None:
     result = worker.run(Job("program", "while True: print('x' * 1000)"), QUICK)
     assert result.ending == "output"
     assert len(result.stdout) <= QUICK.output_bytes + 1
 
 
-def test_a_program_reads_its_input_and_cannot_change_it(worker):
+def test_a_program_reads_its_input_and_cannot_change_it(worker: Worker) -> None:
     source = "import os\ntry: os.pwrite(0, b'x', 0)\nexcept OSError: print(*[int(x) + 1 for x in open(0)])"
     assert worker.run(Job("program", source, stdin="1\n2\n"), QUICK).stdout == b"2 3\n"
 
 
-def test_output_of_threads_and_of_exit_handlers_is_printed(worker):
+def test_output_of_threads_and_of_exit_handlers_is_printed(worker: Worker) -> None:
     source = "import atexit, threading, time\natexit.register(print, 2)\nthreading.Timer(0.05, print, [1]).start()"
     assert worker.run(Job("program", source), QUICK).stdout == b"1\n2\n"
 
@@ -261,7 +270,7 @@ def test_output_of_threads_and_of_exit_handlers_is_printed(worker):
 # What a program finds.
 
 
-def test_a_program_finds_four_descriptors_no_environment_and_nobody_it_knows(worker):
+def test_a_program_finds_four_descriptors_no_environment_and_nobody_it_knows(worker: Worker) -> None:
     source = """
 import os, sys
 def f():
@@ -282,7 +291,7 @@ def f():
     assert all("site-packages" not in folder for folder in path)
 
 
-def test_other_peoples_packages_cannot_be_read(worker):
+def test_other_peoples_packages_cannot_be_read(worker: Worker) -> None:
     source = """
 import os
 def f():
@@ -300,7 +309,7 @@ def f():
     assert value(worker, source) == []
 
 
-def test_programs_run_in_the_same_random_world(worker):
+def test_programs_run_in_the_same_random_world(worker: WorkerOfTier) -> None:
     source = "import random\ndef f():\n    return hash('a'), random.random(), list({'a', 'b', 'c'})"
     first = value(worker, source)
     another = Worker(worker.tier)
@@ -332,7 +341,7 @@ def readable(libc, page):
 """
 
 
-def test_nothing_of_one_program_is_in_the_memory_of_the_next(worker):
+def test_nothing_of_one_program_is_in_the_memory_of_the_next(worker: Worker) -> None:
     """The next may be another attempt at the same problem, and the first may have been right."""
     answer = "needle:" + "a" * 32
     for _ in range(5):
@@ -345,7 +354,7 @@ def test_nothing_of_one_program_is_in_the_memory_of_the_next(worker):
 # The filter, on both architectures, without running on them.
 
 
-def evaluate(machine, number, arguments=(), audit=None):
+def evaluate(machine: Machine, number: int, arguments: Sequence[int] = (), audit: int | None = None) -> str:
     """Answer of a filter to a system call, by a tiny interpreter of classic BPF."""
     program = list(struct.iter_unpack("=HBBI", seccomp.filter_program(machine)))
     data = struct.pack(
@@ -387,28 +396,28 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=lambda machine: machine.name)
 class TestFilter:
-    def column(self, machine):
+    def column(self, machine: Machine) -> int:
         return list(MACHINES).index(machine.name)
 
-    def test_what_reaches_beyond_the_process_does_not_exist(self, machine):
+    def test_what_reaches_beyond_the_process_does_not_exist(self, machine: seccomp.Machine) -> None:
         for name, numbers in FORBIDDEN.items():
             if (number := numbers[self.column(machine)]) is not None:
                 assert evaluate(machine, number) == "no such call", name
 
     @given(number=st.integers(0, 600))
-    def test_a_call_exists_only_if_it_is_listed(self, machine, number):
+    def test_a_call_exists_only_if_it_is_listed(self, machine: Machine, number: int) -> None:
         listed = {numbers[self.column(machine)] for numbers in seccomp.ALWAYS.values()}
         sometimes = {when.numbers[self.column(machine)] for when in seccomp.SOMETIMES.values()}
         if number not in sometimes:
             assert evaluate(machine, number) == ("allow" if number in listed else "no such call")
 
-    def test_other_entries_to_the_kernel_kill(self, machine):
+    def test_other_entries_to_the_kernel_kill(self, machine: seccomp.Machine) -> None:
         others = [other.audit for other in MACHINES.values() if other is not machine]
         for audit in (*others, 0x40000003, 0x40000028):  # 32-bit x86 and ARM
             assert evaluate(machine, 0, audit=audit) == "kill"
         assert evaluate(machine, 0x40000000) == "kill"  # x32
 
-    def test_files_open_for_reading_only(self, machine):
+    def test_files_open_for_reading_only(self, machine: seccomp.Machine) -> None:
         number = {"x86_64": 257, "aarch64": 56}[machine.name]
         for flags in (os.O_RDONLY, os.O_RDONLY | os.O_CLOEXEC, os.O_DIRECTORY, os.O_PATH):
             assert evaluate(machine, number, (0, 0, flags)) == "allow"
@@ -424,19 +433,19 @@ class TestFilter:
         for flags in writing:
             assert evaluate(machine, number, (0, 0, flags)) == "no such call"
 
-    def test_threads_start_and_processes_do_not(self, machine):
+    def test_threads_start_and_processes_do_not(self, machine: seccomp.Machine) -> None:
         number = {"x86_64": 56, "aarch64": 220}[machine.name]
         assert evaluate(machine, number, (0x3D0F00,)) == "allow"
         for flags in (17, 0x4111, 0x10000000 | 17, 0):
             assert evaluate(machine, number, (flags,)) == "no such call"
 
-    def test_limits_of_others_stay(self, machine):
+    def test_limits_of_others_stay(self, machine: seccomp.Machine) -> None:
         number = {"x86_64": 302, "aarch64": 261}[machine.name]
         assert evaluate(machine, number, (0,)) == "allow"
         assert evaluate(machine, number, (1234,)) == "no such call"
 
     @given(command=st.integers(0, 2000))
-    def test_descriptors_signal_nobody(self, machine, command):
+    def test_descriptors_signal_nobody(self, machine: Machine, command: int) -> None:
         number = {"x86_64": 72, "aarch64": 25}[machine.name]
         allowed = command in (0, 1, 2, 3, 1030)
         assert evaluate(machine, number, (0, command)) == ("allow" if allowed else "no such call")
@@ -451,7 +460,7 @@ class Sabotaged(Tier):
 
     patch: str = ""
 
-    def command(self, packages=(), interpreter=None):
+    def command(self, packages: tuple[str, ...] = (), interpreter: NodeJs | None = None) -> list[str]:
         command = super().command(packages, interpreter)
         at = command.index("-c") + 1
         return [
@@ -478,12 +487,12 @@ CRASH = "import tasks.sandbox.confine as c; c.drop_capabilities = lambda: 1 / 0"
         (Sabotaged(False, True, CRASH), "could not confine its child"),
     ],
 )
-def test_a_tier_that_leaks_is_refused_with_the_leak_named(tier, leak):
+def test_a_tier_that_leaks_is_refused_with_the_leak_named(tier: Sabotaged, leak: str) -> None:
     with pytest.raises(TaskError, match=leak):
         attack(tier)
 
 
-def test_the_strongest_tier_that_holds_is_chosen_and_the_others_are_named():
+def test_the_strongest_tier_that_holds_is_chosen_and_the_others_are_named() -> None:
     leaky = Sabotaged(False, True, NO_SECCOMP)
     survey = choose_tier((leaky, LANDLOCK))
     assert survey.tier == LANDLOCK
@@ -492,7 +501,7 @@ def test_the_strongest_tier_that_holds_is_chosen_and_the_others_are_named():
     assert "landlock+seccomp+rlimits" in str(survey)
 
 
-def test_nothing_runs_where_nothing_holds(monkeypatch):
+def test_nothing_runs_where_nothing_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(
         TaskError, match=r"no sandbox holds .* use a kernel with Landlock .*bubblewrap is not installed"
@@ -501,7 +510,7 @@ def test_nothing_runs_where_nothing_holds(monkeypatch):
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="only root can become somebody else")
-def test_it_holds_for_an_ordinary_user_and_for_root_without_rights():
+def test_it_holds_for_an_ordinary_user_and_for_root_without_rights() -> None:
     python = shutil.which("python3.11", path="/usr/bin:/usr/local/bin")
     if python is None:
         pytest.skip("no interpreter that everybody may run")
@@ -514,7 +523,7 @@ def test_it_holds_for_an_ordinary_user_and_for_root_without_rights():
         assert "landlock+seccomp+rlimits" in done.stdout, done.stderr
 
 
-def test_packages_are_there_if_asked_for_and_only_then(worker):
+def test_packages_are_there_if_asked_for_and_only_then(worker: WorkerOfTier) -> None:
     source = "def f():\n    import sortedcontainers\n    return list(sortedcontainers.SortedList([2, 1]))"
     assert report(run(worker, source))[-1][0] == "exception"
     with_package = Worker(worker.tier, ("sortedcontainers",))
@@ -529,7 +538,7 @@ def test_packages_are_there_if_asked_for_and_only_then(worker):
 # Pools: one program's trouble is its own, and the end is the end.
 
 
-def call(source="def f():\n    return 1"):
+def call(source: str = "def f():\n    return 1") -> Callable[[Callable[[Job, Limits], Result]], Result]:
     return lambda run: run(
         Job("call", source, entry_point="f", calls="[[null, [], {}]]"), Limits(seconds=60.0, memory_mb=256)
     )
@@ -538,19 +547,19 @@ def call(source="def f():\n    return 1"):
 LOOP = "def f():\n    while True: pass"
 
 
-def servers():
+def servers() -> set[int]:
     """Fork servers of this process that are alive (under bubblewrap, what starts them)."""
     return {child.pid for child in psutil.Process().children() if alive(child.pid)}
 
 
-def alive(pid):
+def alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def test_an_endless_loop_delays_only_its_own_worker(survey):
+def test_an_endless_loop_delays_only_its_own_worker(survey: Survey) -> None:
     pool = Pool(2, survey)
     try:
         loop = pool.submit(call(LOOP))
@@ -562,7 +571,7 @@ def test_an_endless_loop_delays_only_its_own_worker(survey):
         loop.result()
 
 
-def test_a_job_whose_server_dies_is_tried_once_more(survey):
+def test_a_job_whose_server_dies_is_tried_once_more(survey: Survey) -> None:
     before, pool = servers(), Pool(1, survey)
     try:
         assert pool.submit(call()).result().ending == "exited"
@@ -588,11 +597,11 @@ def test_a_job_whose_server_dies_is_tried_once_more(survey):
         pool.close()
 
 
-def test_a_server_whose_starter_is_killed_early_is_not_used():
+def test_a_server_whose_starter_is_killed_early_is_not_used() -> None:
     """Bubblewrap ties the server to itself late; killed before that, it leaves a server that nobody could kill."""
 
     class Killed(Tier):
-        def command(self, packages=(), interpreter=None):
+        def command(self, packages: tuple[str, ...] = (), interpreter: NodeJs | None = None) -> list[str]:
             late = 'exec 3<&0; (sleep 0.3; exec "$@" <&3) & kill -9 $$'
             return ["/bin/sh", "-c", late, "sh", *super().command(packages, interpreter)]
 
@@ -600,11 +609,11 @@ def test_a_server_whose_starter_is_killed_early_is_not_used():
         Worker(Killed(bubblewrap=True, landlock=True))
 
 
-def test_ctrl_c_reaches_the_host_only(worker):
+def test_ctrl_c_reaches_the_host_only(worker: Worker) -> None:
     assert os.getsid(worker.pid) != os.getsid(0)
 
 
-def test_closing_leaves_no_process_and_no_thread(survey):
+def test_closing_leaves_no_process_and_no_thread(survey: Survey) -> None:
     before, threads = servers(), threading.active_count()
     pool = Pool(2, survey)
     pool.submit(call()).result()
@@ -618,7 +627,7 @@ def test_closing_leaves_no_process_and_no_thread(survey):
         pool.submit(call())
 
 
-def test_nothing_outlives_a_host_that_is_killed():
+def test_nothing_outlives_a_host_that_is_killed() -> None:
     program = """
 import os, sys, time
 from tasks.sandbox.job import Job, Limits
@@ -634,6 +643,7 @@ time.sleep(600)
     host = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
     )
+    assert host.stdout is not None
     pids = [int(pid) for pid in host.stdout.readline().split()]
     assert len(pids) >= 2
     host.kill()
@@ -676,7 +686,7 @@ ray.shutdown()
 
 
 @pytest.mark.slow
-def test_it_works_inside_ray_workers_and_ends_with_them():
+def test_it_works_inside_ray_workers_and_ends_with_them() -> None:
     pytest.importorskip("ray")
     done = subprocess.run(
         [sys.executable, "-c", REMOTE], capture_output=True, text=True, timeout=900, cwd=Path(__file__).parents[2]
@@ -684,13 +694,13 @@ def test_it_works_inside_ray_workers_and_ends_with_them():
     assert done.stdout.split() == ["True"] * 3, done.stdout + done.stderr
 
 
-def test_a_pool_without_workers_is_refused(survey):
+def test_a_pool_without_workers_is_refused(survey: Survey) -> None:
     with pytest.raises(TaskError, match="at least 1"):
         Pool(0, survey)
 
 
 @pytest.mark.parametrize("limits", [{"seconds": 0}, {"memory_mb": 10}, {"output_mb": 0}])
-def test_limits_that_allow_nothing_are_refused(limits):
+def test_limits_that_allow_nothing_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(TaskError, match="give"):
         Limits(**limits)
 
@@ -698,7 +708,7 @@ def test_limits_that_allow_nothing_are_refused(limits):
 # Values.
 
 
-def canonical(value):
+def canonical(value: Any) -> Any:
     """Equal only for values of the same types; sets and dicts have no order."""
     if isinstance(value, (list, tuple)):
         return type(value).__name__, [canonical(item) for item in value]
@@ -711,10 +721,10 @@ def canonical(value):
 
 @settings(max_examples=50)
 @given(PLAIN)
-def test_values_keep_their_types_through_json(value):
+def test_values_keep_their_types_through_json(value: Any) -> None:
     assert canonical(decode(json.loads(json.dumps(encode(value))))) == canonical(value)
 
 
-def test_values_that_json_cannot_write_survive():
+def test_values_that_json_cannot_write_survive() -> None:
     for value in (10**5000, -(10**5000), {"$tuple": [1]}, {1: 2}, "\ud800"):
         assert decode(json.loads(json.dumps(encode(value)))) == value

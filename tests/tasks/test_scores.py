@@ -1,6 +1,7 @@
 """mean@k and pass@k: against enumeration, and through `evaluate` without a network."""
 
 import math
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
@@ -17,13 +18,13 @@ groups = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=3, max_size=7),
 
 
 @given(groups, st.integers(1, 3))
-def test_pass_at_k_is_the_share_of_subsets_in_which_one_passes(rewards, k):
+def test_pass_at_k_is_the_share_of_subsets_in_which_one_passes(rewards: list[list[float]], k: int) -> None:
     chances = [np.mean([max(subset) for subset in combinations(group, k)]) for group in rewards]
     assert pass_at_k(rewards, k).value == pytest.approx(np.mean(chances))
 
 
 @given(groups)
-def test_mean_at_k_is_pass_at_1_and_its_error_is_that_of_a_mean(rewards):
+def test_mean_at_k_is_pass_at_1_and_its_error_is_that_of_a_mean(rewards: list[list[float]]) -> None:
     score, means = mean_at_k(rewards), [np.mean(group) for group in rewards]
     assert score.value == pytest.approx(pass_at_k(rewards, 1).value)
     if len(rewards) > 1:
@@ -42,13 +43,13 @@ def test_mean_at_k_is_pass_at_1_and_its_error_is_that_of_a_mean(rewards):
         lambda: pass_at_k([[1.0, 0.6]], 1),
     ],
 )
-def test_what_cannot_be_scored_is_refused(wrong):
+def test_what_cannot_be_scored_is_refused(wrong: Callable[[], object]) -> None:
     with pytest.raises(TaskError):
         wrong()
 
 
 @pytest.fixture
-def offline(monkeypatch, tmp_path):
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import evaluate.config
 
     monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
@@ -59,7 +60,7 @@ REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]]
 
 
 @pytest.mark.slow
-def test_as_evaluate_modules_they_need_no_network(offline, tmp_path):
+def test_as_evaluate_modules_they_need_no_network(offline: None, tmp_path: Path) -> None:
     import evaluate
 
     from tasks.metrics.mean_at_k import MeanAtK

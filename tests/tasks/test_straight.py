@@ -2,6 +2,8 @@
 
 import json
 import random
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,31 +15,31 @@ from tasks.sandbox.worker import Worker
 
 
 @pytest.fixture(scope="module")
-def worker():
+def worker() -> Iterator[Worker]:
     worker = Worker(choose_tier().tier)
     yield worker
     worker.close()
 
 
-def job(code, inputs=HIDDEN_INPUTS, **more):
+def job(code: str, inputs: Iterable[Any] = HIDDEN_INPUTS, **more: Any) -> Job:
     return Job("call", code, calls=json.dumps([[None, [x], {}] for x in inputs]), **{"entry_point": "f", **more})
 
 
-def drawn(rng):
+def drawn(rng: random.Random) -> str:
     """A function in the form, or nearly: a name may be unknown, a number large, a divisor 0, a return missing."""
     names = ["x", "y", "total", "z1"]
 
-    def value():
+    def value() -> str:
         return rng.choice([*names[: rng.choice((1, 1, 4))], str(rng.choice((0, 1, 3, 17, 999_999_999)))])
 
-    def term():
+    def term() -> str:
         return rng.choice([value(), f"-{value()}", *[f"{value()}{rng.choice(('%', ' * ', '-', '+'))}{value()}"] * 4])
 
     lines = [f"{rng.choice(names)}{rng.choice(('=', ' = '))}{term()}" for _ in range(rng.randint(0, 6))]
     return "\n    ".join(["def f(x):", *lines, f"return {term()}"]) + rng.choice(("", "\n", " \n\n"))
 
 
-def test_what_is_computed_is_what_the_sandbox_answers(worker):
+def test_what_is_computed_is_what_the_sandbox_answers(worker: Worker) -> None:
     rng, taken = random.Random(0), 0
     for _ in range(150):
         one = job(drawn(rng))
@@ -49,7 +51,7 @@ def test_what_is_computed_is_what_the_sandbox_answers(worker):
     assert taken > 30, "these were to have the form"
 
 
-def test_all_references_of_the_miniature_are_computed():
+def test_all_references_of_the_miniature_are_computed() -> None:
     task = CodeMiniature()
     for number in range(200):
         prompt = task.draw(number)
@@ -88,17 +90,18 @@ def test_all_references_of_the_miniature_are_computed():
         "def f(x):\n" + "    x=x+1\n" * 1000 + "    return x",
     ],
 )
-def test_anything_else_is_left_to_the_sandbox(code):
+def test_anything_else_is_left_to_the_sandbox(code: str) -> None:
     assert computed(job(code, inputs=(3,))) is None
 
 
-def test_only_calls_with_one_whole_number_are_computed():
+def test_only_calls_with_one_whole_number_are_computed() -> None:
     code = "def f(x):\n    return x"
     assert computed(job(code, inputs=(3,))) is not None
     for argument in (True, 1.0, "1", None, [1], {"$tuple": [1]}):
         assert computed(job(code, inputs=(argument,))) is None
-    for calls in ([["g", [1], {}]], [[None, [1, 2], {}]], [[None, [], {"x": 1}]]):
-        assert computed(Job("call", code, entry_point="f", calls=json.dumps(calls))) is None
+    others: list[Any] = [["g", [1], {}], [None, [1, 2], {}], [None, [], {"x": 1}]]
+    for call in others:
+        assert computed(Job("call", code, entry_point="f", calls=json.dumps([call]))) is None
     assert computed(job(code, prelude="x = 1")) is None
     assert computed(job(code, setup="f = None")) is None
     assert computed(Job("program", code)) is None

@@ -24,11 +24,12 @@ def joiner() -> RowJoiner:
 
 
 @given(st.sets(st.integers(1, 11)), st.data())
-def test_rows_make_the_whole_however_they_are_cut_and_dealt_to_messages(borders, data):
+def test_rows_make_the_whole_however_they_are_cut_and_dealt_to_messages(borders: set[int], data: st.DataObject) -> None:
     edges = [0, *sorted(borders), 12]
     sent = [NORM, *(rows(first, last) for first, last in itertools.pairwise(edges))]
     message = data.draw(st.integers(1, len(sent)))
-    mine, found = joiner(), []
+    mine = joiner()
+    found: list[tuple[str, torch.Tensor]] = []
     for begin in range(0, len(sent), message):
         found += mine.join(iter(sent[begin : begin + message]))
     mine.end(["model.norm.weight", "model.embed_tokens.weight"])
@@ -50,13 +51,15 @@ def test_rows_make_the_whole_however_they_are_cut_and_dealt_to_messages(borders,
         ([(rows_name("model.embed_tokens.weight", 0), torch.ones(13, 5))], "rows 0 to 13 of model.embed_tokens.weight"),
     ],
 )
-def test_rows_that_are_missing_doubled_or_of_another_model_are_refused(sent, refusal):
+def test_rows_that_are_missing_doubled_or_of_another_model_are_refused(
+    sent: list[tuple[str, torch.Tensor]], refusal: str
+) -> None:
     with pytest.raises(LabError) as refused:
         list(joiner().join(sent))
     assert refusal in str(refused.value)
 
 
-def test_a_tensor_that_is_missing_or_of_which_rows_are_missing_at_the_end_is_named():
+def test_a_tensor_that_is_missing_or_of_which_rows_are_missing_at_the_end_is_named() -> None:
     mine = joiner()
     assert list(mine.join([rows(0, 4), NORM])) == [NORM]
     with pytest.raises(LabError, match=r"^of model.embed_tokens.weight only 4 of 12 rows came$"):

@@ -45,7 +45,12 @@ def test_new_weights_go_into_the_tensors_that_graphs_were_captured_with(
 ) -> None:
     monkeypatch.setattr(module, "current_platform", SimpleNamespace(is_cpu=lambda: False))
     pinned: list[torch.Tensor] = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+
+    def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
     layer, other = nn.Module(), nn.Module()
     for one in (layer, other):
         one.quant_method = method

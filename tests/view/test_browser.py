@@ -12,8 +12,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +45,7 @@ WAIT = 300_000
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator:
+def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
@@ -51,7 +53,7 @@ def browser() -> Iterator:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Path], str]]:
+def serve() -> Iterator[Callable[..., str]]:
     """Serves the live page of some runs until its test is over; returns its address."""
     started: list[Served] = []
 
@@ -65,14 +67,14 @@ def serve() -> Iterator[Callable[[Path], str]]:
 
 
 @pytest.fixture
-def visit(browser, serve) -> Iterator[Callable]:
+def visit(browser: Any, serve: Callable[..., str]) -> Iterator[Callable[..., Any]]:
     """Opens a page and collects what goes wrong on it; at the end nothing may have.
 
     It comes after `serve`, so that pages are closed before their servers: one that still asks would be refused.
     """
     contexts, wrong = [], []
 
-    def open_page(address: str, width: int = 1400, scheme: str = "light", offline: bool = False):
+    def open_page(address: str, width: int = 1400, scheme: str = "light", offline: bool = False) -> Any:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         context.set_default_timeout(WAIT)
         contexts.append(context)
@@ -136,7 +138,7 @@ def until(true: Callable[[], object], what: str, seconds: float = WAIT / 1000) -
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("browser")
     made_run(folder / "best", A=0.85, evaluations=20, fall=12)
     made_run(folder / "worse", A=0.7, loss="other", seed=1, evaluations=20)
@@ -151,40 +153,37 @@ def served(runs: Path) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def written(runs: Path, tmp_path_factory) -> str:
+def written(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SCALELAB_CACHE", str(tmp_path_factory.mktemp("cache")))
         return write_report(runs, tmp_path_factory.mktemp("page") / "report.html").as_uri()
 
 
-def go(page, address: str, view: str) -> None:
+def go(page: Any, address: str, view: str) -> None:
     """Go to another view of an open page, and wait until it is shown instead of the one before."""
     before = page.get_attribute("body", "data-shown")
     page.goto(address + view)
     until(lambda: page.get_attribute("body", "data-shown") != before, f"{view} to be shown")
 
 
-def fitted(page) -> None:
+def fitted(page: Any) -> None:
     """Wait for the whole answer: all fits and comparisons are made."""
     page.wait_for_selector("#answer:not(:has(.working)) .card")
 
 
-def drawn(page) -> list[int]:
+def drawn(page: Any) -> list[int]:
     """Numbers of series of the charts that are on the page; charts that are out of sight are scrolled to."""
     for figure in page.query_selector_all("figure .chart"):
         if figure.is_visible():
             figure.scroll_into_view_if_needed()
-            handle = figure
-            until(
-                lambda handle=handle: handle.evaluate("box => !!echarts.getInstanceByDom(box)"), "a chart to be drawn"
-            )
+            until(partial(figure.evaluate, "box => !!echarts.getInstanceByDom(box)"), "a chart to be drawn")
     return page.evaluate(
         "() => [...document.querySelectorAll('figure .chart')].map(box => echarts.getInstanceByDom(box))"
         ".filter(Boolean).map(chart => chart.getOption().series.length)"
     )
 
 
-def press_everything(page) -> int:
+def press_everything(page: Any) -> int:
     """Use every control of a view once: buttons, boxes, menus, sliders, folds; returns how many.
 
     A control may take others away, or change the view: what is gone by the time it is reached is left out.
@@ -201,7 +200,7 @@ def press_everything(page) -> int:
     return used
 
 
-def press(control) -> bool:
+def press(control: Any) -> bool:
     """Use one control; whether it could be used."""
     if not control.evaluate("one => one.isConnected") or not control.is_visible() or not control.is_enabled():
         return False
@@ -220,7 +219,7 @@ def press(control) -> bool:
     return True
 
 
-def test_runs_of_one_table_are_counted_and_its_sources_called_so(visit, tmp_path: Path) -> None:
+def test_runs_of_one_table_are_counted_and_its_sources_called_so(visit: Callable[..., Any], tmp_path: Path) -> None:
     lines = [f"{run},{at},{0.2 + at * (2 + number) / 100}" for number, run in enumerate("ab") for at in range(12)]
     (tmp_path / "both.csv").write_text("\n".join(["run,gpu_hours,pass_rate", *lines]) + "\n")
     address = write_report(tmp_path / "both.csv", tmp_path / "report.html").as_uri()
@@ -241,7 +240,9 @@ def test_runs_of_one_table_are_counted_and_its_sources_called_so(visit, tmp_path
         ("served", "#/completions/r0"),
     ],
 )
-def test_every_control_of_every_view_does_its_work(request, visit, mode: str, view: str) -> None:
+def test_every_control_of_every_view_does_its_work(
+    request: pytest.FixtureRequest, visit: Callable[..., Any], mode: str, view: str
+) -> None:
     target = request.getfixturevalue(mode)
     address = target.address if mode == "served" else target
     page = visit(address, offline=mode == "written")
@@ -251,7 +252,9 @@ def test_every_control_of_every_view_does_its_work(request, visit, mode: str, vi
     assert page.query_selector_all("main > .problem") == []
 
 
-def test_the_answer_comes_first_then_the_ranking_then_what_is_unusual(visit, served: Served) -> None:
+def test_the_answer_comes_first_then_the_ranking_then_what_is_unusual(
+    visit: Callable[..., Any], served: Served
+) -> None:
     page = visit(served.address)
     fitted(page)
     titles = [title.inner_text() for title in page.query_selector_all("main > section h2")]
@@ -261,7 +264,7 @@ def test_the_answer_comes_first_then_the_ranking_then_what_is_unusual(visit, ser
     assert min(drawn(page)) >= 2
 
 
-def addressed(page, part: str) -> None:
+def addressed(page: Any, part: str) -> None:
     """Wait until the page's address holds a part: its script writes it after a control is used."""
     deadline = time.monotonic() + WAIT / 1000
     while part not in page.url:
@@ -269,7 +272,7 @@ def addressed(page, part: str) -> None:
         page.wait_for_timeout(20)
 
 
-def test_an_address_shows_what_was_chosen_to_whoever_opens_it(visit, written: str) -> None:
+def test_an_address_shows_what_was_chosen_to_whoever_opens_it(visit: Callable[..., Any], written: str) -> None:
     """Axis, recipes, filters, the completion and the run that settings are compared with, each in a page of its own."""
     page = visit(written, offline=True)
     fitted(page)
@@ -303,7 +306,9 @@ def test_an_address_shows_what_was_chosen_to_whoever_opens_it(visit, written: st
     again.wait_for_selector("text=Settings that differ from worse")
 
 
-def test_two_recipes_stand_head_to_head_in_a_file_too_and_tables_are_copied(visit, written: str) -> None:
+def test_two_recipes_stand_head_to_head_in_a_file_too_and_tables_are_copied(
+    visit: Callable[..., Any], written: str
+) -> None:
     page = visit(written + "#/pair?first=worse&second=best", offline=True)
     page.wait_for_selector("#pair-title >> text=worse against best")
     said = page.inner_text(".verdict-of-pair >> nth=0")
@@ -321,7 +326,9 @@ def test_two_recipes_stand_head_to_head_in_a_file_too_and_tables_are_copied(visi
     assert "$<$1\\% $\\times$" in made["LaTeX"]
 
 
-def test_two_recipes_without_a_fit_stand_side_by_side(visit, serve, tmp_path: Path) -> None:
+def test_two_recipes_without_a_fit_stand_side_by_side(
+    visit: Callable[..., Any], serve: Callable[..., str], tmp_path: Path
+) -> None:
     for name, seed in (("a", 0), ("b", 1)):
         made_run(tmp_path / "runs" / name, rollouts=False, evaluations=2, loss=name, seed=seed)
     page = visit(serve(tmp_path / "runs") + "#/pair")
@@ -329,7 +336,7 @@ def test_two_recipes_without_a_fit_stand_side_by_side(visit, serve, tmp_path: Pa
     assert page.query_selector("#pair-curves")
 
 
-def test_an_address_that_a_stranger_wrote_ends_in_a_view(visit, written: str) -> None:
+def test_an_address_that_a_stranger_wrote_ends_in_a_view(visit: Callable[..., Any], written: str) -> None:
     for strange in (
         "run/%E0%A4%A",
         "?show=%E0%A4%A&budget=x&x=nothing",
@@ -340,7 +347,7 @@ def test_an_address_that_a_stranger_wrote_ends_in_a_view(visit, written: str) ->
         assert page.query_selector("main > section, main > .problem")
 
 
-def test_a_fall_leads_to_the_prompts_that_fell(visit, served: Served) -> None:
+def test_a_fall_leads_to_the_prompts_that_fell(visit: Callable[..., Any], served: Served) -> None:
     page = visit(served.address)
     fitted(page)
     page.click(".unusual >> text=which prompts?")
@@ -351,7 +358,7 @@ def test_a_fall_leads_to_the_prompts_that_fell(visit, served: Served) -> None:
 
 
 def test_what_a_chart_draws_is_what_fit_says(
-    visit, runs: Path, written: str, capsys: pytest.CaptureFixture[str]
+    visit: Callable[..., Any], runs: Path, written: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Points are the evaluations, the curve and its band those of `--json`."""
     assert main(["fit", str(runs / "best"), str(runs / "worse"), "--json"]) == 0
@@ -394,7 +401,9 @@ def test_what_a_chart_draws_is_what_fit_says(
             assert [ends[0], ends[-1]] == pytest.approx(here["interval"], rel=1e-5)
 
 
-def test_compute_in_another_unit_is_drawn_on_no_shared_axis(visit, serve, tmp_path: Path) -> None:
+def test_compute_in_another_unit_is_drawn_on_no_shared_axis(
+    visit: Callable[..., Any], serve: Callable[..., str], tmp_path: Path
+) -> None:
     made_run(tmp_path / "runs" / "here", rollouts=False)
     other = made_run(tmp_path / "runs" / "there", loss="other", rollouts=False)
     manifest = json.loads((other / "manifest.json").read_text())
@@ -411,7 +420,7 @@ def test_compute_in_another_unit_is_drawn_on_no_shared_axis(visit, serve, tmp_pa
 
 
 def test_the_page_forecasts_what_the_terminal_does(
-    visit, served: Served, runs: Path, capsys: pytest.CaptureFixture[str]
+    visit: Callable[..., Any], served: Served, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Forecasts, gains, advice and the compute for a target, in the table that a reader sees."""
     page = visit(served.address)
@@ -443,7 +452,9 @@ def test_the_page_forecasts_what_the_terminal_does(
     assert "100 × what is spent" in page.inner_text(".budget")
 
 
-def test_a_run_that_is_being_written_is_followed(visit, serve, tmp_path: Path) -> None:
+def test_a_run_that_is_being_written_is_followed(
+    visit: Callable[..., Any], serve: Callable[..., str], tmp_path: Path
+) -> None:
     folder = made_run(tmp_path / "runs" / "young", rollouts=False, status="running", evaluations=12)
     lines = (folder / "evals.jsonl").read_text().splitlines(keepends=True)
     (folder / "evals.jsonl").write_text(lines[0] + lines[1][:20])
@@ -464,7 +475,7 @@ def test_a_run_that_is_being_written_is_followed(visit, serve, tmp_path: Path) -
 
 
 def test_of_many_recipes_the_leaders_are_drawn_though_the_page_is_open_before_the_runs_are_read(
-    visit, serve, tmp_path: Path
+    visit: Callable[..., Any], serve: Callable[..., str], tmp_path: Path
 ) -> None:
     for recipe in range(9):
         made_run(tmp_path / f"recipe{recipe}", A=0.6 + recipe / 40, loss=f"Loss{recipe}", rollouts=False)
@@ -480,7 +491,9 @@ def test_of_many_recipes_the_leaders_are_drawn_though_the_page_is_open_before_th
     assert 3 <= len(page.query_selector_all(".toggle[aria-pressed=true]")) <= 6
 
 
-def test_what_every_actor_does_is_shown_and_followed_while_no_line_is_written(visit, serve, tmp_path: Path) -> None:
+def test_what_every_actor_does_is_shown_and_followed_while_no_line_is_written(
+    visit: Callable[..., Any], serve: Callable[..., str], tmp_path: Path
+) -> None:
     folder = made_run(tmp_path / "runs" / "young", rollouts=False, status="running")
     status, actor = StatusFile(folder), {"name": "trainer 1", "seconds": 31.0, "silent": 1.0, "node": "there", "pid": 7}
     status.write("RL", actors=[{**actor, "doing": "train step"}])
@@ -492,7 +505,9 @@ def test_what_every_actor_does_is_shown_and_followed_while_no_line_is_written(vi
     assert page.query_selector("#now img, #now script") is None
 
 
-def test_nothing_that_a_run_says_is_executed(visit, serve, tmp_path: Path) -> None:
+def test_nothing_that_a_run_says_is_executed(
+    visit: Callable[..., Any], serve: Callable[..., str], tmp_path: Path
+) -> None:
     made_run(tmp_path / "runs" / "<img src=x onerror=alert(1)>", text=HOSTILE, name=HOSTILE)
     made_run(tmp_path / "runs" / "plain", loss="other", seed=2)
     address = serve(tmp_path / "runs")
@@ -513,7 +528,9 @@ def test_nothing_that_a_run_says_is_executed(visit, serve, tmp_path: Path) -> No
     assert "⟨202e⟩" in text
 
 
-def test_a_broken_run_is_said_and_the_others_are_shown(visit, serve, tmp_path: Path) -> None:
+def test_a_broken_run_is_said_and_the_others_are_shown(
+    visit: Callable[..., Any], serve: Callable[..., str], tmp_path: Path
+) -> None:
     made_run(tmp_path / "runs" / "good")
     broken = made_run(tmp_path / "runs" / "broken", loss="other")
     (broken / "manifest.json").write_text("{")
@@ -526,7 +543,7 @@ def test_a_broken_run_is_said_and_the_others_are_shown(visit, serve, tmp_path: P
     assert "not JSON" in page.inner_text(".unusual")
 
 
-def test_tokens_are_shaded_and_forced_ones_marked(visit, written: str) -> None:
+def test_tokens_are_shaded_and_forced_ones_marked(visit: Callable[..., Any], written: str) -> None:
     page = visit(written + "#/completions/r0", offline=True)
     page.wait_for_selector(".reading pre")
     choices = page.get_by_label("Shade tokens by")
@@ -540,7 +557,7 @@ def test_tokens_are_shaded_and_forced_ones_marked(visit, written: str) -> None:
     assert len(colors) == 2  # two policy versions
 
 
-def test_one_prompt_is_put_beside_itself(visit, written: str) -> None:
+def test_one_prompt_is_put_beside_itself(visit: Callable[..., Any], written: str) -> None:
     page = visit(written + "#/completions/r0", offline=True)
     page.wait_for_selector(".history .dot")
     page.click(".history .dot[aria-pressed=false] >> nth=-1")
@@ -549,14 +566,14 @@ def test_one_prompt_is_put_beside_itself(visit, written: str) -> None:
     assert page.query_selector_all(".compare mark")
 
 
-def test_settings_of_two_runs_are_compared(visit, written: str) -> None:
+def test_settings_of_two_runs_are_compared(visit: Callable[..., Any], written: str) -> None:
     page = visit(written + "#/run/r0", offline=True)
     page.get_by_label("Differences to").select_option("r1")
     page.wait_for_selector("text=Settings that differ from worse")
     assert "Recipe.loss" in page.inner_text("main")
 
 
-def test_the_chosen_runs_are_compared_at_a_click(visit, written: str) -> None:
+def test_the_chosen_runs_are_compared_at_a_click(visit: Callable[..., Any], written: str) -> None:
     page = visit(written + "#/runs", offline=True)
     page.get_by_label("Choose worse").check()
     page.click("text=Compare 1")
@@ -566,7 +583,7 @@ def test_the_chosen_runs_are_compared_at_a_click(visit, written: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "SVG"])
-def test_a_chart_is_saved(visit, written: str, kind: str) -> None:
+def test_a_chart_is_saved(visit: Callable[..., Any], written: str, kind: str) -> None:
     page = visit(written, offline=True)
     fitted(page)
     drawn(page)
@@ -577,7 +594,7 @@ def test_a_chart_is_saved(visit, written: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_narrow_screen_scrolls_down_only(visit, written: str, scheme: str) -> None:
+def test_a_narrow_screen_scrolls_down_only(visit: Callable[..., Any], written: str, scheme: str) -> None:
     page = visit(written, width=390, scheme=scheme, offline=True)
     fitted(page)
     for view in VIEWS:
@@ -588,7 +605,7 @@ def test_a_narrow_screen_scrolls_down_only(visit, written: str, scheme: str) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(visit, written: str, scheme: str) -> None:
+def test_axe_finds_nothing(visit: Callable[..., Any], written: str, scheme: str) -> None:
     pytest.importorskip("axe_playwright_python")
     axe = next(resources.files("axe_playwright_python").glob("**/axe.min.js")).read_text(encoding="utf-8")  # type: ignore[attr-defined]
     page = visit(written, scheme=scheme, offline=True)
@@ -604,7 +621,9 @@ def test_axe_finds_nothing(visit, written: str, scheme: str) -> None:
         assert bad == [], view
 
 
-def test_two_axes_of_one_kind_are_told_apart(visit, tmp_path: Path, monkeypatch) -> None:
+def test_two_axes_of_one_kind_are_told_apart(
+    visit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SCALELAB_CACHE", str(tmp_path / "cache"))
     for loss in ("CISPO", "DAPO"):
         for tokens in (64, 128):
@@ -628,7 +647,9 @@ SMALL = f"""() => [...document.querySelectorAll("{PRESSED}")]
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_what_one_presses_is_at_least_24_pixels_wide_and_high(visit, written: str, width: int) -> None:
+def test_what_one_presses_is_at_least_24_pixels_wide_and_high(
+    visit: Callable[..., Any], written: str, width: int
+) -> None:
     """WCAG 2.2, success criterion 2.5.8."""
     page = visit(written, width=width, offline=True)
     fitted(page)
@@ -637,7 +658,9 @@ def test_what_one_presses_is_at_least_24_pixels_wide_and_high(visit, written: st
         assert page.evaluate(SMALL) == [], view
 
 
-def test_the_study_s_26_runs_are_one_page(visit, tmp_path: Path, monkeypatch) -> None:
+def test_the_study_s_26_runs_are_one_page(
+    visit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_report(REPOSITORY / "docs" / "first_study" / "runs", tmp_path / "study.html")
     page = visit(path.as_uri(), offline=True)
     fitted(page)

@@ -6,6 +6,7 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from tests.helpers.view_runs import made_run
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("judge")
     for seed, (name, A) in enumerate({"best": 0.85, "middle": 0.75, "worst": 0.6}.items()):
         made_run(folder / name, A=A, seed=seed, loss=name, rollouts=False)
@@ -67,7 +68,7 @@ def test_the_page_s_table_is_what_forecast_says(lab: Lab, overview: dict) -> Non
             exact = at in (1.0, 2.0, 4.0)
 
             column = partial(between, columns, at * spent)
-            near = {"rel": 1e-5, "abs": 0} if exact else {"abs": 2e-3}
+            near: dict[str, Any] = {"rel": 1e-5, "abs": 0} if exact else {"abs": 2e-3}
             assert exact == bool(np.isclose(columns["compute"], at * spent, rtol=1e-5).any())
             assert column("middle") == pytest.approx(said.value, **near)
             assert (column("low"), column("high")) == pytest.approx(said.curve_interval, **near)
@@ -122,7 +123,9 @@ def test_the_page_says_of_two_tasks_what_the_command_says(
 
 
 @pytest.mark.slow
-def test_fits_are_computed_once_and_kept_by_content(runs: Path, tmp_path: Path, monkeypatch) -> None:
+def test_fits_are_computed_once_and_kept_by_content(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = Lab([runs], kept=Kept(tmp_path))
     first.update()
     before = first.overview()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from scalelab.view.palette import MARKERS, SYMBOLS, codes
 
 # Linear RGB as people without one kind of cone see it (Machado, Oliveira and Fernandes 2009, severity 1).
-SEEN = {
+SEEN: dict[str, Any] = {
     "all cones": [1, 0, 0, 0, 1, 0, 0, 0, 1],
     "no long": [0.152286, 1.052583, -0.204868, 0.114503, 0.786281, 0.099216, -0.003882, -0.048116, 1.051998],
     "no middle": [0.367322, 0.860646, -0.227968, 0.280085, 0.672501, 0.047413, -0.011820, 0.042940, 0.968881],

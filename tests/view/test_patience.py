@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 import uvicorn
@@ -13,7 +14,7 @@ from scalelab.view.patience import PatientProtocol
 BODY = b"fine"
 
 
-async def app(scope: dict, receive: object, send: object) -> None:
+async def app(scope: Any, receive: Any, send: Any) -> None:
     """Answer every request."""
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
     await send({"type": "http.response.body", "body": BODY})

@@ -21,7 +21,7 @@ from tests.helpers.view_runs import HOSTILE, add_rollouts, made_run, rollout_row
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_run(tmp_path_factory.mktemp("rollouts") / "run")
 
 
@@ -36,7 +36,9 @@ ROWS = [row | {"step": step} for step in STEPS for row in rollout_rows(step)]
     text=st.none() | st.sampled_from(("ANSWER 80", "think 3", "nowhere")), offset=st.integers(0, 80),
     limit=st.integers(1, 30),
 )  # fmt: skip
-def test_filters_and_pages_agree_with_a_slow_search(folder, step, task, outcome, text, offset, limit) -> None:
+def test_filters_and_pages_agree_with_a_slow_search(
+    folder: Path, step: int | None, task: str | None, outcome: str | None, text: str | None, offset: int, limit: int
+) -> None:
     def passes(row: dict) -> bool:
         wanted = {
             None: True, "not passed": row["outcome"] != "passed", "interrupted": row["interrupted"],
@@ -116,7 +118,7 @@ def test_files_that_are_not_parquet_are_problems_and_the_rest_is_shown(tmp_path:
     assert len(rollouts.problems) == 2
 
 
-def test_a_file_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path, monkeypatch) -> None:
+def test_a_file_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_rollouts(tmp_path, 10)
     monkeypatch.setattr(parquet, "MOST_VALUES", 10)
     rollouts = Rollouts(tmp_path)
@@ -149,7 +151,7 @@ def test_new_files_appear(tmp_path: Path) -> None:
     assert [entry["step"] for entry in rollouts.steps()] == [10, 20]
 
 
-def test_the_command_prints_completions(folder: Path, capsys) -> None:
+def test_the_command_prints_completions(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rollouts", str(folder), "--step", "80", "--failed", "--limit", "2"]) == 0
     printed = capsys.readouterr().out
     assert "✗ failed" in printed
@@ -158,7 +160,7 @@ def test_the_command_prints_completions(folder: Path, capsys) -> None:
     assert "2 of " in printed
 
 
-def test_the_command_compares_steps_and_runs(folder: Path, tmp_path: Path, capsys) -> None:
+def test_the_command_compares_steps_and_runs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rollouts", str(folder), "--step", "150", "--vs", "0"]) == 0
     assert "prompts pass less often at step 150 than at step 0" in capsys.readouterr().out
     other = made_run(tmp_path / "other", seed=3)
@@ -179,12 +181,14 @@ def test_the_command_compares_steps_and_runs(folder: Path, tmp_path: Path, capsy
         (["--vs", "nowhere"], "no such run folder"),
     ],
 )
-def test_the_command_says_what_is_wrong(folder: Path, arguments: list[str], words: str, capsys) -> None:
+def test_the_command_says_what_is_wrong(
+    folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["rollouts", str(folder), *arguments]) == 1
     assert words in capsys.readouterr().err
 
 
-def test_the_command_lets_no_escape_through(tmp_path: Path, capsys) -> None:
+def test_the_command_lets_no_escape_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = made_run(tmp_path / "run", text=HOSTILE)
     for more in ([], ["--vs", "0"]):
         assert main(["rollouts", str(folder), *more]) == 0

@@ -7,6 +7,7 @@ import math
 import shutil
 from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,7 +119,8 @@ def test_falls_are_those_of_a_slow_search(y: list[float], stderr: float) -> None
     """By loops: 0.05 below the best before, and beyond 1 % of chance shared by all pairs of evaluations."""
     chance = 0.01 / math.comb(len(y), 2)
     beyond = NormalDist().inv_cdf(1 - chance) * stderr * 2**0.5
-    expected, fallen = [], False
+    expected: list[list[Any]] = []
+    fallen = False
     for at, rate in enumerate(y):
         depth = max(y[: at + 1]) - rate
         assume(abs(depth - 0.05) > 1e-9 and abs(depth - beyond) > 1e-9 and abs(depth - 2**1.5 * stderr) > 1e-9)
@@ -286,7 +288,7 @@ def test_a_long_run_s_time_line_is_bounded() -> None:
 def test_lines_of_the_wrong_kinds_are_survived(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    odd = [None, "x", [], {}, True, 1e400, -1, {"a": {"b": [1]}}]
+    odd: list[Any] = [None, "x", [], {}, True, 1e400, -1, {"a": {"b": [1]}}]
     keys = ("step", "task", "compute", "pass_rate", "stderr", "outcomes", "time", "seconds", "staleness", "tasks")
     records = [dict.fromkeys(keys, value) for value in odd]
     for name in ("evals.jsonl", "metrics.jsonl", "alarms.jsonl", "faults.jsonl"):

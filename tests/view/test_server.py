@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -31,7 +32,7 @@ from tests.helpers.view_runs import HOSTILE, made_run
 
 
 @pytest.fixture(scope="module")
-def refresher(tmp_path_factory):
+def refresher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Refresher]:
     folder = tmp_path_factory.mktemp("server")
     made_run(folder / "run")
     made_run(folder / "hostile", loss="other", text=HOSTILE)
@@ -118,6 +119,12 @@ def test_the_time_left_is_that_of_the_work_left(refresher: Refresher) -> None:
     assert Stage.of(steps, 9, 8.0).left == 0
 
 
+def kill(fitting: FittingProcess) -> None:
+    assert fitting._process is not None
+    fitting._process.kill()
+    fitting._process.join()
+
+
 def test_a_lost_process_is_said_and_begun_anew(tmp_path: Path) -> None:
     made_run(tmp_path / "run", rollouts=False, tasks=("math",))
     lab = Lab([tmp_path], kept=Kept(None))
@@ -125,8 +132,7 @@ def test_a_lost_process_is_said_and_begun_anew(tmp_path: Path) -> None:
     fitting = FittingProcess(lab.options)
     try:
         assert fitting.ask("fit", lab.curves)["n_points"]
-        fitting._process.kill()
-        fitting._process.join()
+        kill(fitting)
         with pytest.raises(LabError, match="the process that fits ended"):
             fitting.ask("fit", lab.curves)
         assert fitting.ask("fit", lab.curves)["n_points"]
@@ -142,8 +148,7 @@ def test_a_process_that_is_killed_before_it_answers_is_begun_anew_every_time(tmp
     try:
         for _ in range(3):
             fitting._begun()
-            fitting._process.kill()
-            fitting._process.join()
+            kill(fitting)
             with pytest.raises(LabError, match="ended with code -9; too little memory"):
                 fitting.ask("fit", lab.curves)
         assert fitting.ask("fit", lab.curves)["n_points"]
@@ -157,7 +162,8 @@ def with_end(fitting: FittingProcess, answers: Sequence[object] = (), *, gone: b
     for answer in answers:
         theirs.send(answer)
     fitting._connection = ours
-    fitting._process = SimpleNamespace(exitcode=1 if gone else None, join=lambda seconds: None, kill=lambda: None)
+    process: Any = SimpleNamespace(exitcode=1 if gone else None, join=lambda seconds: None, kill=lambda: None)
+    fitting._process = process
     if gone:
         theirs.close()
     return theirs

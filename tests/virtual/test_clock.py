@@ -89,7 +89,8 @@ def test_time_that_stands_still_names_every_coroutine_and_what_it_awaits() -> No
 
 def test_signals_reach_a_loop_that_never_waits() -> None:
     async def main() -> int:
-        loop, got = virtual_loop(), []
+        loop = virtual_loop()
+        got: list[int] = []
         loop.add_signal_handler(signal.SIGUSR1, got.append, 1)
         signal.raise_signal(signal.SIGUSR1)
         turns = 0

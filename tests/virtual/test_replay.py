@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ class Graded:
     """A finished group as it was recorded."""
 
     trained: float
-    completions: list[tuple[int, int]]
+    completions: Sequence[tuple[int, int]]
     reason: str | None
 
 
@@ -93,12 +93,16 @@ class RecordedWork(DrawnWork):
         self._names[prompt] = name
         return [ENDLESS if tokens is None else tokens for tokens in next(self._lengths[name])]
 
-    def rollouts(self, prompt: str, completions: list[tuple[int, int]], verdicts: Any) -> Any:
+    def rollouts(self, prompt: str, completions: Sequence[tuple[int, int]], verdicts: Sequence[None]) -> Any:
         name = self._names[prompt]
         return Graded(self._trained[name], completions, self._dropped.get(name))
 
     def outcome(self, rollouts: Any) -> tuple[None, str | None]:
         return None, rollouts.reason
+
+
+def tokens_of(rollouts: Any) -> int:
+    return sum(tokens for tokens, _ in rollouts.completions)
 
 
 class Replay(Simulation, NoCheckpoints):
@@ -121,7 +125,7 @@ class Replay(Simulation, NoCheckpoints):
         never: Iterator[Drawn] = iter(())
         super().__init__(schedule, shape, Rates(**manifest["rates"]), never)
         self.loop.work = RecordedWork(json.loads((out / "recorded.json").read_text()), shape.generations)
-        self.loop.books.tokens_of = lambda group: sum(tokens for tokens, _ in group.completions)  # of those left out
+        self.loop.books.tokens_of = tokens_of  # type: ignore[method-assign]  # for those that were left out
         self.loop.checkpointer, self.loop.checkpoint_due = self, run.checkpoint_cadence.due
         self.lines: list[dict[str, Any]] = []
 

@@ -90,7 +90,7 @@ def test_whatever_the_split_all_that_is_drawn_is_trained_on_in_time(
     setting = SimulationSettings(config, replace(RATES, host_seconds=0.05, cores=2), lengths, SHAPE, seed=seed)
     figures = simulate(setting, generators, trainers, steps=13)
     assert figures == simulate(setting, generators, trainers, steps=13), "the same seed gives the same run"
-    bound = {PipelineRL: lambda: config.k, PPOOffPolicy: lambda: config.k - 1, Synchronous: lambda: 0}[type(config)]()
+    bound = 0 if isinstance(config, Synchronous) else config.k - isinstance(config, PPOOffPolicy)
     assert sum(figures.staleness.values()) == pytest.approx(1)
     assert max(figures.staleness) <= bound
     assert 0 <= figures.generators_idle < 1
@@ -177,6 +177,7 @@ def test_hours_without_a_whole_period_of_evaluations_say_so(capsys: pytest.Captu
             r"do not begin and end with evaluations .* --hours ([\d.]+) has several", capsys.readouterr().out
         )
         assert said is not None, hours
+    assert said is not None
     assert main(["simulate", "scalerl_17bx16", "--hours", said[1], "--no-search"]) == 0
     assert "do not begin and end" not in capsys.readouterr().out
     assert main(["simulate", "scalerl_17bx16", "--hours", "0.5", "--no-search", "--no-evaluations"]) == 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from email import message_from_string
 from email.policy import default
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ class Post(socketserver.StreamRequestHandler):
                 return
 
 
-def serve(server) -> Iterator:
+def serve(server: Any) -> Iterator[Any]:
     server.got, server.refuse, server.daemon_threads = [], 0, True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
@@ -64,24 +65,24 @@ def serve(server) -> Iterator:
 
 
 @pytest.fixture
-def hook() -> Iterator:
+def hook() -> Iterator[Any]:
     yield from serve(HTTPServer(("127.0.0.1", 0), Hook))
 
 
 @pytest.fixture
-def post() -> Iterator:
+def post() -> Iterator[Any]:
     yield from serve(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Post))
 
 
-def address(server) -> str:
+def address(server: Any) -> str:
     return f"http://127.0.0.1:{server.server_address[1]}/secret-part"
 
 
-def told(server, clock=lambda: 0.0) -> Alerts:
+def told(server: Any, clock: Callable[[], float] = lambda: 0.0) -> Alerts:
     return Alerts("study/a", to_webhook(address(server)), clock=clock, sleep=lambda seconds: None)
 
 
-def test_an_alarm_and_the_end_are_told_in_slack_s_format(hook) -> None:
+def test_an_alarm_and_the_end_are_told_in_slack_s_format(hook: Any) -> None:
     alert = told(hook)
     alert.numbers(1, {"loss": 1.0})
     alert.alarm(7, "truncated", "12 % are cut: <!channel> & <http://evil|click>\x1b[31m")
@@ -92,7 +93,7 @@ def test_an_alarm_and_the_end_are_told_in_slack_s_format(hook) -> None:
     assert last == "*study/a: finished*\nThe run is over: finished."
 
 
-def test_an_alarm_of_one_kind_is_told_once_in_a_while_and_no_run_tells_without_end(hook) -> None:
+def test_an_alarm_of_one_kind_is_told_once_in_a_while_and_no_run_tells_without_end(hook: Any) -> None:
     now = [0.0]
     alert = told(hook, clock=lambda: now[0])
     for step in range(5):
@@ -105,7 +106,7 @@ def test_an_alarm_of_one_kind_is_told_once_in_a_while_and_no_run_tells_without_e
     assert len(hook.got) == MOST + 1
 
 
-def test_what_was_not_taken_is_sent_later_and_at_the_end_refusals_are_said_without_the_address(hook) -> None:
+def test_what_was_not_taken_is_sent_later_and_at_the_end_refusals_are_said_without_the_address(hook: Any) -> None:
     hook.refuse = 1
     alert = told(hook)
     alert.alarm(1, "gap", "one")
@@ -130,7 +131,7 @@ def test_a_server_that_says_nothing_costs_a_deadline(monkeypatch: pytest.MonkeyP
         server.server_close()
 
 
-def test_mail_is_sent_to_everybody_and_no_text_makes_a_header(post) -> None:
+def test_mail_is_sent_to_everybody_and_no_text_makes_a_header(post: Any) -> None:
     send = to_mail("a@example.org, b@example.org", f"127.0.0.1:{post.server_address[1]}")
     Alerts("run\r\nBcc: c@evil.example", send).alarm(3, "gap", "first\nsecond")
     message = message_from_string(post.got[0], policy=default)

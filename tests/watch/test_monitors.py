@@ -105,9 +105,8 @@ def test_only_what_stop_on_names_stops_the_run() -> None:
 
 
 def test_none_switches_a_check_off() -> None:
-    off = Monitors(
-        **{field.name: None for field in fields(Monitors) if field.default not in ((), 10, True)}, skipped=False
-    )
+    none: dict[str, Any] = {field.name: None for field in fields(Monitors) if field.default not in ((), 10, True)}
+    off = Monitors(**none, skipped=False)
     bad = record(1, truncated=1.0, skipped=True, entropy=0.0, outcomes={"error": 100}, same_version_gap_mean=9.0)
     assert not Watch(off).step(bad)
 

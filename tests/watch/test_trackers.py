@@ -39,7 +39,7 @@ def rising(step: int) -> float:
     return 0.2 + 0.6 / (1 + (30 / max(step, 1e-9)) ** 2)
 
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {
         "task": "math",
         "prompt_id": f"p{number}",
@@ -119,11 +119,14 @@ def test_wandb_offline_holds_numbers_fits_alarms_and_completions(folder: Path, m
 def read_wandb(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], str]:
     """History, summary, configuration and name in the file of an offline run."""
     import wandb
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # made when it is imported
 
     wandb.teardown()  # its service writes the last block of the file when it ends, as it does with a process
     [file] = (folder / "wandb").glob("offline-run-*/*.wandb")
-    history, summary, config, name = [], {}, {}, ""
+    history: list[dict[str, Any]] = []
+    summary: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    name = ""
     for data in leveldb_records(file.read_bytes()):
         record = Record()
         record.ParseFromString(data)
@@ -172,6 +175,7 @@ def test_mlflow_holds_numbers_settings_alarms_and_completions_and_a_resumed_run_
 
     client = MlflowClient(store.as_uri())
     experiment = client.get_experiment_by_name("scalelab")
+    assert experiment is not None
     [run] = client.search_runs([experiment.experiment_id])
     assert run.info.run_name == "recipes/dapo"
     assert run.info.status == "FINISHED"
@@ -227,7 +231,8 @@ class Slow:
     """A tracker that takes its time until it is let go."""
 
     def __init__(self) -> None:
-        self.go, self.steps = threading.Event(), []
+        self.go = threading.Event()
+        self.steps: list[int] = []
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         assert self.go.wait(900)
@@ -246,7 +251,8 @@ class Broken:
 
 
 def test_a_slow_tracker_does_not_hold_the_run_and_gets_everything_in_order() -> None:
-    slow, said = Slow(), []
+    slow = Slow()
+    said: list[str] = []
     trackers = Trackers({"slow": slow}, said.append)
     for step in range(500):
         trackers.step({"step": step, "loss": 0.0})
@@ -262,7 +268,8 @@ def test_a_tracker_that_hangs_is_left_alone_at_the_end_and_what_did_not_fit_is_c
 ) -> None:
     monkeypatch.setattr(module, "CLOSE_SECONDS", 0.2)
     monkeypatch.setattr(module, "WAITING", 10)
-    slow, said = Slow(), []
+    slow = Slow()
+    said: list[str] = []
     trackers = Trackers({"slow": slow}, said.append)
     for step in range(100):
         trackers.step({"step": step, "loss": 0.0})
