@@ -103,11 +103,11 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-prior", action="store_true", help="fit the points without a prior")
 
 
-def read_curves(args: argparse.Namespace, price: Pricing | None = None) -> list[Curve]:
+def read_curves(args: argparse.Namespace, price: Pricing | None = None, one_unit: bool = True) -> list[Curve]:
     """Read the curves that the arguments ask for, over what their steps cost elsewhere if `price` is given.
 
     Raises:
-        LabError: a source cannot be read, or not all count compute in one unit, as one table has one heading.
+        LabError: a source cannot be read, or not all count compute in one unit where `one_unit` asks for that.
     """
     from scalelab.curves import pool
     from scalelab.reading import read_with
@@ -118,7 +118,8 @@ def read_curves(args: argparse.Namespace, price: Pricing | None = None) -> list[
     curves = read_with(args.sources, replace(reading, tasks=(), metrics=reading.tasks), price)
     refuse_unknown_tasks(reading.tasks, [item.task for item in curves])
     curves = [item for item in curves if not reading.tasks or item.task in reading.tasks]
-    same_unit(curves)
+    if one_unit or args.pool:
+        same_unit(curves)
     return pool(curves, args.pool) if args.pool else curves
 
 

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     """Fit and print; 1 if a curve was refused."""
     from scalelab.curves import parallel
 
-    curves = read_curves(args, price := pricing(args))
+    curves = read_curves(args, price := pricing(args), one_unit=args.plot is not None)
     analyses, refused = analysed(curves, fit_options(args, args.method))
     pairs = parallel(analyses, args.parallel_margin)
     if args.plot:
@@ -89,7 +89,7 @@ def print_fits(
     pairs: Sequence[Parallel] | None = None,
     wide: bool = False,
 ) -> None:
-    """Print fitted curves as a table, whether tasks are parallel, and remarks.
+    """Print fitted curves as a table for each unit of compute, whether tasks are parallel, and remarks.
 
     Args:
         analyses: the fitted curves.
@@ -99,8 +99,9 @@ def print_fits(
     """
     from scalelab.curves import parallel
 
-    if analyses:
-        _print_table(analyses, wide)
+    for number, unit in enumerate(dict.fromkeys(item.fit.curve.counted_in for item in analyses)):
+        print("\n" * bool(number), end="")
+        _print_table([item for item in analyses if item.fit.curve.counted_in == unit], wide)
     pairs = parallel(analyses) if pairs is None else pairs
     if pairs:
         print("\n" + "\n".join(pair.text() for pair in pairs))
@@ -108,6 +109,7 @@ def print_fits(
 
 
 def _print_table(analyses: list[Analysis], wide: bool) -> None:
+    """Print curves that share a unit."""
     with_draws = [item for item in analyses if item.curves]
     if with_draws:
         shown = slice(None) if wide else slice(2)
@@ -129,7 +131,7 @@ def _print_table(analyses: list[Analysis], wide: bool) -> None:
         rows.append([*curve_cells(item), *cells, *more])
     print_table(rows, ["run", "task", *names, *(["points", "window", "half-budget back-test"] if wide else [])])
     if with_draws:
-        unit = with_draws[0].fit.curve.unit
+        unit = with_draws[0].fit.curve.counted_in
         said = "Compute as in the log" if unit == "compute" else f"Compute in {unit}"
         print(f"\n{said}; […] {analyses[0].level:.0%} intervals.")
         if wide:

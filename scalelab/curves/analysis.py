@@ -108,14 +108,19 @@ class Analysis:
         """Share of the way from R0 to A that was made at the compute reached: the median, given a sigmoid."""
         return float(np.median(self.draws().sigmoid.rise([self.fit.window[1]])))
 
-    @cached_property
+    @property
     def stands(self) -> bool:
         """True if A may be told as a limit: the curves of all shapes do not go beyond the sigmoid's A."""
+        return self.farthest >= self.params["A"] if self.falls else self.farthest <= self.params["A"]
+
+    @cached_property
+    def farthest(self) -> float:
+        """The farthest that the median of all shapes comes within `LIMIT` times the compute reached."""
         start, end = self.fit.window
         turns = self.draws().changed > 0  # a curve that turns late was farther before
         at = np.geomspace(0.1 * start, LIMIT * end, 48) if turns else np.array([LIMIT * end])
         middle_C = np.median(self.draws().value(at), axis=0)
-        return bool((middle_C >= self.params["A"] if self.falls else middle_C <= self.params["A"]).all())
+        return float(middle_C.min() if self.falls else middle_C.max())
 
     def asymptote_text(self) -> str:
         """A sigmoid's A in a sentence: how much of the gain was seen, and whether growth without end fits as well."""
@@ -125,9 +130,9 @@ class Analysis:
             endless = "no other shape was looked at"
         elif self.draws().endless < TOLD:
             endless = f"the points tell it from {without} ({percent(1 - self.draws().endless)})"
-        beyond = "" if self.stands else "; curves of other shapes go beyond A, so it is no limit"
+        beyond = f"; curves of all shapes come to {self.farthest:.3f} within {LIMIT:g} times the compute, beyond A"
         forgets = f"{self.fall_text()}; " if self.falls else ""
-        return f"{forgets}{self.seen:.0%} of a sigmoid's {way} was seen; {endless}{beyond}"
+        return f"{forgets}{self.seen:.0%} of a sigmoid's {way} was seen; {endless}{beyond * (not self.stands)}"
 
     def fall_text(self) -> str:
         """The fall of a task that forgets, in words: from where, and towards which floor if that can be told."""

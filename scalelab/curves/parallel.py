@@ -91,7 +91,11 @@ def parallel(items: Iterable[Analysis], margin: float = MARGIN) -> list[Parallel
     items, found = list(items), []
     for run in dict.fromkeys(item.fit.curve.run for item in items):
         tasks = [item for item in items if item.fit.curve.run == run and item.fit.model is SIGMOID and item.curves]
-        found += [_pair(first, second, margin) for first, second in combinations(tasks, 2)]
+        found += [
+            _pair(first, second, margin)
+            for first, second in combinations(tasks, 2)
+            if first.fit.curve.counted_in == second.fit.curve.counted_in
+        ]
     return found
 
 

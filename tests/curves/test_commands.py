@@ -115,9 +115,24 @@ def test_forecast_json_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_one_heading_stands_over_one_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     steps = tmp_path / "steps.csv"
     steps.write_text("step,pass_rate\n" + "".join(f"{at},{0.2 + at / 30}\n" for at in range(9)))
-    for command in (["fit"], ["forecast", "--at", "300"]):
-        assert main([command[0], table(tmp_path / "a.csv"), str(steps), *command[1:]]) == 1
+    own = table(tmp_path / "a.csv")
+    for command in (["fit", "--plot", str(tmp_path / "fit.png")], ["forecast", "--at", "300"]):
+        assert main([command[0], own, str(steps), *command[1:]]) == 1
         assert "mixed units of compute (GPU-hours in" in capsys.readouterr().err
+
+
+def test_fit_prints_a_table_for_each_unit_of_compute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = tmp_path / "a_steps.csv"
+    lines = Path(table(tmp_path / "a.csv", tasks=("math",))).read_text().splitlines()[1:]
+    rows = [f"{float(line.split(',')[0]) / 10},{line.split(',')[1]},a,code,2000" for line in lines]
+    steps.write_text("\n".join(["step,pass_rate,run,task,n", *rows]))
+    assert main(["fit", str(tmp_path / "a.csv"), str(steps)]) == 0
+    out = capsys.readouterr().out
+    first, second = out.split("Compute in steps")[0].split("Compute in GPU-hours")
+    assert "a    math" in first
+    assert "code" not in first
+    assert "a    code" in second
+    assert "ratio of B" not in out  # of one run, but no pair of tasks
 
 
 def test_any_run_can_be_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
