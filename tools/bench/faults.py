@@ -193,7 +193,10 @@ def stop(lab: FaultLab) -> tuple[int, int]:
     return lost_and_doubled(lab.path)
 
 
-def processes(folder: Path, times: int, deadline: float, only: str) -> Generator[tuple[str, FaultOutcome], None, None]:
+Outcomes = Generator[tuple[str, FaultOutcome], None, None]
+
+
+def processes(folder: Path, times: int, deadline: float, only: str) -> Outcomes:
     """Every fault of a process, in one run; after each kind, a checkpoint later, its books are looked at."""
     lab = FaultLab(folder / "killed", folder / "killed.log", deadline)
     kill, halt, hang_up, ask = signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP, signal.SIGINT
@@ -238,7 +241,7 @@ def processes(folder: Path, times: int, deadline: float, only: str) -> Generator
             stop(lab)
 
 
-def beginnings(folder: Path, times: int, deadline: float, only: str) -> Generator[tuple[str, FaultOutcome], None, None]:
+def beginnings(folder: Path, times: int, deadline: float, only: str) -> Outcomes:
     """Deaths before the first step, and one under `--supervise`, each in a run of its own."""
     faults: dict[str, Callable[[FaultLab], float]] = {
         "trainer rank, `kill -9` in SFT": in_sft,
@@ -294,7 +297,7 @@ def at_start(lab: FaultLab, role: str) -> float:
     return lab.step_after(began) - began
 
 
-def preemption(folder: Path, times: int, deadline: float, only: str) -> Generator[tuple[str, FaultOutcome], None, None]:
+def preemption(folder: Path, times: int, deadline: float, only: str) -> Outcomes:
     """A node of a cluster that is announced to go, goes, and is replaced; seconds are those of the announcement."""
     name = "a generator's node, `ray drain-node`, then ended and replaced"
     if only not in name:
@@ -312,9 +315,7 @@ def preemption(folder: Path, times: int, deadline: float, only: str) -> Generato
     yield name, outcome
 
 
-def of_the_machine(
-    folder: Path, times: int, deadline: float, only: str
-) -> Generator[tuple[str, FaultOutcome], None, None]:
+def of_the_machine(folder: Path, times: int, deadline: float, only: str) -> Outcomes:
     """Faults of disk, shared memory, network and cores, each in a run and on a file system of its own."""
     for number, name in enumerate(FAULTS):
         if only in name:

@@ -13,10 +13,13 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalelab.store.folder import RunFolder
 from scalelab.store.lease import Lease
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 LINE: dict[str, Any] = {
     "groups": [f"group{number:06d}" for number in range(48)],
@@ -33,9 +36,9 @@ def cost(at: Path | None, lines: int) -> dict[str, float]:
     """Milliseconds of a line: of the processor, on the wall, and in syncs; and how many syncs there are."""
     sync, spent = os.fsync, []
 
-    def timed(handle: int) -> None:
+    def timed(fd: FileDescriptorLike) -> None:
         began = time.perf_counter()
-        sync(handle)
+        sync(fd)
         spent.append(time.perf_counter() - began)
 
     with tempfile.TemporaryDirectory(dir=at) as name:

@@ -76,7 +76,7 @@ FP8 = "FP8 there, bf16 here: half of its peak"
 def rl_step(
     experiment: str,
     tokens: float,
-    layout: dict[str, int],
+    layout: Mapping[str, int],
     gpus: int,
     engine: int,
     shape: Mapping[str, object] | None = None,
@@ -123,7 +123,7 @@ def training_rate(
     experiment: str,
     length: int,
     gpus: int,
-    layout: dict[str, int],
+    layout: Mapping[str, int],
     hardware: Device | None = None,
     sequences: int = 512,
     shape: Mapping[str, object] | None = None,

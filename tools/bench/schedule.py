@@ -70,9 +70,9 @@ class ImposedLengths(RolloutWork):
         super().__init__(run.recipe, tokenizer, run.seed, seeded=False)
         self.lengths: list[np.ndarray] = []
 
-    def requests(self, name: str, prompt: Prompt, kind: Kind = "train", count: int | None = None) -> list[Request]:
+    def requests(self, name: str, prompt: Prompt, kind: Kind = "train") -> list[Request]:
         """Requests with limits drawn by the group's name."""
-        asked, rng = super().requests(name, prompt, kind, count), np.random.default_rng(stable_number("lengths", name))
+        asked, rng = super().requests(name, prompt, kind), np.random.default_rng(stable_number("lengths", name))
         limits = np.clip(np.rint(MEDIAN * np.exp(SIGMA * rng.standard_normal(len(asked)))), 1, LIMIT).astype(int)
         return [replace(one, max_tokens=int(limit)) for one, limit in zip(asked, limits, strict=True)]
 
@@ -89,10 +89,10 @@ class MeteredFolder(RunFolder):
         super().__init__(path)
         self.metered: list[dict[str, float]] = []
 
-    def add_step(self, record: dict[str, Any]) -> None:
+    def add_step(self, record: dict[str, Any], wall: dict[str, Any] | None = None) -> None:
         """Write an optimiser step down."""
         self.metered.append(processor_seconds())
-        super().add_step(record)
+        super().add_step(record, wall)
 
 
 @dataclass
@@ -262,8 +262,8 @@ def measured_section(sets: Sequence[str]) -> str:
     *_, (_, _, generated) = runs["synchronous"].sides["generator"].values()
     sides = {"generator": 3600 * generated, "trainer": 3600 * completions / seconds}
     slower = min(sides, key=sides.__getitem__)
-    header = ("", "completions/h", "PipelineRL-8 is faster by", "trainer waits", "simulator says", "off by")
-    header += ("mean staleness", "simulator says")
+    header = ["", "completions/h", "PipelineRL-8 is faster by", "trainer waits", "simulator says", "off by"]
+    header += ["mean staleness", "simulator says"]
     lengths = np.concatenate(runs["PipelineRL-8"].lengths)
     return "\n\n".join(
         [

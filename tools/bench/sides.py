@@ -21,7 +21,7 @@ from torch import Tensor
 from moe.sequences import TrainingSequence
 from moe.train.trainer import Trainer
 from scalelab.experiment import resolve
-from scalelab.rollout.engine import Engine
+from scalelab.rollout.engine import Engine, Output
 from scalelab.rollout.interruption import Phrases
 from scalelab.rollout.tokenizer import load_tokenizer
 from scalelab.rollout.types import Request
@@ -38,7 +38,8 @@ def engine_line(run: Run, base: Path, sequences: int) -> str:
         prompt = tuple(tokenizer.encode(f"Compute 3 + 4 - 5 + 6 = ? and then say {number // 4}"))
         cut = 70 if number % 8 < 4 else None
         engine.add(Request(str(number), prompt, run.recipe.max_tokens, seed=number, interrupt_at=cut))
-    began, done = time.process_time(), []
+    began = time.process_time()
+    done: list[Output] = []
     while len(done) < sequences:
         done += engine.step()
     seconds, tokens = time.process_time() - began, sum(len(one.token_ids) for one in done)
