@@ -71,14 +71,18 @@ def _speeds(run: Path, found: RunStatus) -> MeasuredSpeeds | None:
 
 def _told(found: RunStatus, speeds: MeasuredSpeeds | None) -> list[str]:
     """The lines above the table."""
+    from scalelab.store.run_status import GOING
+
     status, age = found.status, "" if found.age is None else f", {_ago(found.age)} ago"
     lines = [f"{found.run}: {found.state}"]
-    if found.state in ("running", "gone") and "doing" in status:
+    if found.state in GOING and "doing" in status:
         lines[0] += f": {status['doing']} (process {status.get('pid')} on {status.get('node')}{age})"
     elif found.reason:
         lines[0] += f": {found.reason}"
     if found.state == "gone":
         lines.append(f"its process is not there any more: `scalelab run {found.run} --resume` goes on with it")
+    if found.state == "silent":
+        lines.append(f"it has written no line for {_ago(found.quiet)}")
     if isinstance(step := status.get("step"), int):
         spent = status.get("compute")
         cost = f", {spent:.4f} {status.get('unit')}" if isinstance(spent, int | float) else ""
@@ -87,7 +91,7 @@ def _told(found: RunStatus, speeds: MeasuredSpeeds | None) -> list[str]:
         lines += found.pace.lines(str(status.get("unit", "units of compute")))
     if speeds is not None:
         lines.append(speeds.line("this run"))
-    if found.state == "running":
+    if found.state in ("running", "silent"):
         waits = status.get("waits")
         lines += [f"waits for {what}" for what in waits] if isinstance(waits, list) else []
         held_up = status.get("stragglers")
@@ -104,9 +108,10 @@ def _told(found: RunStatus, speeds: MeasuredSpeeds | None) -> list[str]:
 def _print_actors(found: RunStatus, wide: bool) -> None:
     """Print the actors' last reported work, unless the run ended in order."""
     from scalelab.commands.output import print_table
+    from scalelab.store.run_status import GOING
 
     actors = found.status.get("actors")
-    if found.state not in ("running", "gone") or not isinstance(actors, list):
+    if found.state not in GOING or not isinstance(actors, list):
         return
     rows = []
     for actor in (one for one in actors if isinstance(one, dict)):

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalelab.store.account import METRICS
+from scalelab.store.account import ALARMS, EVALS, FAULTS, METRICS
 from scalelab.store.lines import read_lines
-from scalelab.store.manifest import read_run_manifest
+from scalelab.store.manifest import MANIFEST, read_run_manifest
 from scalelab.store.pace import RunPace, pace
 from scalelab.store.status_file import STATUS, process_started, read_note
 
 LATE = 60.0
 """Seconds after which a run on another machine, whose processes cannot be looked at, is taken to be gone."""
+
+SILENT = 600.0
+"""Seconds without a line after which a run whose process is there is called silent."""
+
+WRITTEN = (EVALS, METRICS, ALARMS, FAULTS, MANIFEST)
+"""Files whose times tell when a run wrote its last line."""
+
+GOING = ("running", "silent", "gone")
+"""States of a run that has not written how it ended."""
 
 _LARGEST = 2**24
 
@@ -27,10 +36,10 @@ class RunStatus:
 
     Attributes:
         run: its folder.
-        state: `running`; `finished`, `interrupted` or `failed`, as it wrote itself; `gone` if it said none of these and
-            its process is not there any more.
+        state: see `state_of`.
         reason: why it failed, if it said so.
         age: seconds since `status` was written; None if there is none.
+        quiet: seconds since its last line.
         status: content of `status.json`.
         faults: lines of `faults.jsonl`.
         pace: what its steps cost, unless it has finished or failed.
@@ -40,6 +49,7 @@ class RunStatus:
     state: str
     reason: str | None = None
     age: float | None = None
+    quiet: float = 0.0
     status: dict[str, Any] = field(default_factory=dict)
     faults: list[dict[str, Any]] = field(default_factory=list)
     pace: RunPace | None = None
@@ -54,19 +64,45 @@ def run_status(path: Path) -> RunStatus:
     manifest, status = read_run_manifest(path), read_note(path / STATUS, _LARGEST)
     written = status.get("time")
     age = max(0.0, time.time() - written) if isinstance(written, int | float) else None
-    state = str(manifest.get("status", "unknown"))
-    if state == "running" and not is_there(status, age):
-        state = "gone"
-    faults = read_lines(path / "faults.jsonl") if (path / "faults.jsonl").exists() else []
+    quiet = time.time() - last_written(one for name in WRITTEN if (one := path / name).exists())
+    state = state_of(str(manifest.get("status", "unknown")), status, age, quiet)
+    faults = read_lines(path / FAULTS) if (path / FAULTS).exists() else []
     reason = manifest.get("reason")
-    going = state in ("running", "gone", "interrupted") and (path / METRICS).exists()
+    going = state in (*GOING, "interrupted") and (path / METRICS).exists()
     measured = pace(manifest, read_lines(path / METRICS)) if going else None
-    return RunStatus(str(path), state, reason if isinstance(reason, str) else None, age, status, faults, measured)
+    return RunStatus(
+        str(path), state, reason if isinstance(reason, str) else None, age, quiet, status, faults, measured
+    )
 
 
-def is_there(status: Mapping[str, Any], age: float | None) -> bool:
+def state_of(said: str, status: Mapping[str, Any], age: float | None, quiet: float) -> str:
+    """State of a run in a word.
+
+    Args:
+        said: what its manifest says: `finished`, `interrupted` and `failed` stand.
+        status: content of `status.json`.
+        age: seconds since that was written; None if there is none.
+        quiet: seconds since the run's last line.
+
+    Returns:
+        Of a run that says it is running, `gone` if its process is not there any more, and `silent` if it is, as far as
+        is known, but writes nothing.
+    """
+    if said != "running":
+        return said
+    if age is not None and not is_there(status, age):
+        return "gone"
+    return "silent" if quiet > SILENT else "running"
+
+
+def last_written(files: Iterable[Path]) -> float:
+    """Time of a run's last line, in seconds of Unix time; 0 without files."""
+    return max((file.stat().st_mtime for file in files), default=0.0)
+
+
+def is_there(status: Mapping[str, Any], age: float) -> bool:
     """True if the process that writes the file lives, as far as this machine can tell."""
     pid = status.get("pid")
     if status.get("node") == socket.gethostname() and isinstance(pid, int) and status.get("started") is not None:
         return process_started(pid) == status["started"]
-    return age is not None and age < LATE
+    return age < LATE

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scalelab.errors import LabError
 from scalelab.guarded import read_text
 from scalelab.store.run_status import is_there
 from scalelab.store.status_file import STATUS
@@ -31,21 +32,13 @@ def now(folder: Path, time: float) -> dict[str, Any] | None:
         `{"gone": whether its process is not there any more, "age": seconds since it was written, "doing", "process",
         "waits": [text], "stragglers": [text], "actors": [{"name", "doing", "seconds", "silent", "version",
         "process"}]}`.
-
-    Raises:
-        LabError: the file leads elsewhere.
     """
-    try:
-        status = json.loads(read_text(folder, STATUS))
-    except (ValueError, RecursionError):
+    status, age = status_and_age(folder, time)
+    if not status:
         return None
-    if not isinstance(status, dict):
-        return None
-    written = number(status.get("time"))
-    age = None if written is None else max(0.0, time - written)
     actors = [one for one in _list(status, "actors", MOST_ACTORS) if isinstance(one, dict)]
     return {
-        "gone": not is_there(status, age),
+        "gone": age is not None and not is_there(status, age),
         "age": age,
         "doing": short_text(status.get("doing")),
         "process": _process(status),
@@ -53,6 +46,18 @@ def now(folder: Path, time: float) -> dict[str, Any] | None:
         "stragglers": [short_text(one) for one in _list(status, "stragglers")],
         "actors": [_actor(one) for one in actors],
     }
+
+
+def status_and_age(folder: Path, time: float) -> tuple[dict[str, Any], float | None]:
+    """Content of `status.json`, and seconds since it was written; nothing where it is not as a run writes it."""
+    try:
+        status = json.loads(read_text(folder, STATUS))
+    except (LabError, OSError, ValueError, RecursionError):
+        return {}, None
+    if not isinstance(status, dict):
+        return {}, None
+    written = number(status.get("time"))
+    return status, None if written is None else max(0.0, time - written)
 
 
 def _actor(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,16 @@ from scalelab.errors import LabError
 from scalelab.guarded import inside, read_text
 from scalelab.reading import Reading, read_with
 from scalelab.reading.run_folder import shown_manifest
+from scalelab.store.run_status import GOING, WRITTEN, last_written, state_of
 from scalelab.view.bindings import bindings
 from scalelab.view.discover import RunSource
 from scalelab.view.files import GrowingFile, number, short_text
 from scalelab.view.metrics import held_out_panels, metric_panels, staleness
-from scalelab.view.now import now
+from scalelab.view.now import now, status_and_age
 from scalelab.view.points import curve_points
 from scalelab.view.rollouts import Rollouts
 from scalelab.view.timeline import timeline
 from scalelab.view.unusual import unusual
-
-SILENT_AFTER = 600.0
-"""Seconds without a line after which a run that says it is running is called silent."""
 
 NOTES, LONGEST_NOTE = "notes.md", 10_000
 """File of a run's folder that people write their notes into, and characters of it that are shown."""
@@ -116,20 +114,9 @@ class ViewedRun:
         """Word for its state: that of its manifest, `gone`, `silent`, `table`; `unknown` without a manifest."""
         if not self.member.folder:
             return "table"
-        status = short_text(self.manifest.get("status")) or "unknown"
-        if status == "running" and self._gone():
-            return "gone"
-        if status == "running" and self._clock() - self._written() > SILENT_AFTER:
-            return "silent"
-        return status
-
-    def _gone(self) -> bool:
-        """True if the run's `status.json` names a process that is not there any more."""
-        try:
-            found = now(self.member.path, self._clock())
-        except (LabError, OSError):
-            return False
-        return found is not None and found["age"] is not None and bool(found["gone"])
+        said, moment = short_text(self.manifest.get("status")) or "unknown", self._clock()
+        status, age = status_and_age(self.member.path, moment)
+        return state_of(said, status, age, moment - last_written(self._written()))
 
     def unusual(self) -> list[dict[str, Any]]:
         """Unusual events of the run, the worst first."""
@@ -163,7 +150,7 @@ class ViewedRun:
 
     def now(self) -> dict[str, Any] | None:
         """Current work of the run and of every actor; None once it has ended, and where nothing is known of that."""
-        if self.status not in ("running", "silent", "gone"):
+        if self.status not in GOING:
             return None
         return now(self.member.path, self._clock())
 
@@ -213,10 +200,9 @@ class ViewedRun:
                 shares.append(min(done / float(text), 1.0))
         return max(shares, default=None)
 
-    def _written(self) -> float:
-        """Time of the run's last line."""
-        times = [path.stat().st_mtime for name in (*FILES, "manifest.json") if (path := self._path(name)) is not None]
-        return max(times, default=0.0)
+    def _written(self) -> Iterator[Path]:
+        """Files whose times tell when the run wrote its last line."""
+        return (path for name in WRITTEN if (path := self._path(name)) is not None)
 
     def _path(self, name: str) -> Path | None:
         try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import time
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -14,15 +16,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from scalelab.cli import main
 from scalelab.commands.demo import RECORDED
 from scalelab.curves import curve
 from scalelab.curves.stability import stability
 from scalelab.errors import LabError
 from scalelab.reading import Reading
+from scalelab.store.run_status import SILENT
+from scalelab.store.status_file import StatusFile
 from scalelab.view.bindings import GENERATIONS, PROMPTS, TOKENS, axes, bindings, differences
 from scalelab.view.discover import find_runs
 from scalelab.view.metrics import MOST_POINTS, flatten, metric_panels, thin
-from scalelab.view.run import SILENT_AFTER, ViewedRun
+from scalelab.view.run import ViewedRun
 from scalelab.view.timeline import timeline
 from scalelab.view.unusual import falls, foretold, unusual
 from tests.helpers.view_runs import made_run, metrics_line, write_lines
@@ -175,12 +180,35 @@ def test_alarms_are_told_once_with_their_count(tmp_path: Path) -> None:
 def test_a_run_that_stopped_writing_is_called_silent(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "run", rollouts=False, status="running")
     written = max(path.stat().st_mtime for path in folder.iterdir())
-    run = ViewedRun(find_runs([folder])[0], Reading(), clock=lambda: written + SILENT_AFTER + 1)
+    run = ViewedRun(find_runs([folder])[0], Reading(), clock=lambda: written + SILENT + 1)
     run.update()
     assert run.summary()["status"] == "silent"
     run = ViewedRun(find_runs([folder])[0], Reading(), clock=lambda: written + 1)
     run.update()
     assert run.summary()["status"] == "running"
+
+
+@pytest.mark.parametrize("quiet", [0.0, SILENT + 60], ids=["fresh", "quiet"])
+@pytest.mark.parametrize("said", ["running", "finished", "interrupted"])
+@pytest.mark.parametrize("note", [None, {}, {"pid": os.getpid()}, {"pid": 2**22 + 1}, {"node": "elsewhere"}])
+def test_page_and_terminal_call_a_run_the_same(
+    tmp_path: Path, note: dict[str, Any] | None, said: str, quiet: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = made_run(tmp_path / "run", rollouts=False, status=said)
+    if note is not None:
+        StatusFile(folder).write("RL", step=1)
+        written = json.loads((folder / "status.json").read_text())
+        (folder / "status.json").write_text(json.dumps(written | note | {"time": time.time() - quiet}))
+    for file in folder.iterdir():
+        os.utime(file, (time.time() - quiet,) * 2)
+    run = ViewedRun(find_runs([folder])[0], Reading())
+    run.update()
+    assert main(["status", str(folder), "--json"]) == 0
+    state = json.loads(capsys.readouterr().out)["state"]
+    there = not note or note.get("pid") == os.getpid() or ("node" in note and not quiet)
+    assert state == (said if said != "running" else "gone" if not there else "silent" if quiet else "running")
+    assert run.summary()["status"] == state
+    assert (run.now() is not None) == (note is not None and said == "running")
 
 
 def test_the_demo_s_run_that_was_killed_is_called_gone_however_new_its_files_are(tmp_path: Path) -> None:
