@@ -18,6 +18,8 @@ from scalelab.kept import Kept, key_of, user_folder
 from scalelab.reading.axes import config_axes
 from scalelab.reading.cells import numbers
 from scalelab.reading.table import Table, from_records
+from scalelab.store.account import EVALS, METRICS
+from scalelab.store.manifest import MANIFEST
 
 
 def read_run_folder(path: Path, wanted: Sequence[str] = ()) -> Table:
@@ -30,9 +32,9 @@ def read_run_folder(path: Path, wanted: Sequence[str] = ()) -> Table:
     Raises:
         LabError: a file is damaged, too long, or leads out of the folder.
     """
-    content = read_below(path, "evals.jsonl") or b""
-    records, torn = objects_in(path / "evals.jsonl", content, LONGEST_TEXT)
-    notes = ("evals.jsonl: the last line is torn and was left out",) if torn else ()
+    content = read_below(path, EVALS) or b""
+    records, torn = objects_in(path / EVALS, content, LONGEST_TEXT)
+    notes = (f"{EVALS}: the last line is torn and was left out",) if torn else ()
     return table_of_run(path, records, wanted, notes)
 
 
@@ -103,15 +105,15 @@ def shown_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         LabError: it is not a JSON object.
     """
-    text = read_text(folder, "manifest.json")
+    text = read_text(folder, MANIFEST)
     if not text:
         return {}
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise LabError(f"{folder / 'manifest.json'}: not JSON; mend or remove it") from None
+        raise LabError(f"{folder / MANIFEST}: not JSON; mend or remove it") from None
     if not isinstance(found, dict):
-        raise LabError(f"{folder / 'manifest.json'}: not a JSON object; mend or remove it")
+        raise LabError(f"{folder / MANIFEST}: not a JSON object; mend or remove it")
     return found
 
 
@@ -154,11 +156,11 @@ def _completions(path: Path, facts: dict[str, Any], steps: Sequence[Any]) -> lis
 
 def _tokens(path: Path, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:
     """Tokens trained on at each evaluation, by the counts of the steps."""
-    content = read_below(path, "metrics.jsonl")
+    content = read_below(path, METRICS)
     if not content:
         return None
     counted: dict[float, float] = {}
-    for _, record in objects_in(path / "metrics.jsonl", content)[0]:
+    for _, record in objects_in(path / METRICS, content)[0]:
         step, tokens = numbers([record.get("step")]), numbers([record.get("tokens")])
         if not (step.blank_N[0] or tokens.blank_N[0] or step.wrong or tokens.wrong):
             counted[float(step.value_N[0])] = float(tokens.value_N[0])

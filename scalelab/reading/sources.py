@@ -23,6 +23,8 @@ from scalelab.reading.run_folder import read_run_folder
 from scalelab.reading.settings import COLUMNS, Reading
 from scalelab.reading.table import Table, dozen
 from scalelab.reading.throughput import slow_stretch
+from scalelab.store.account import EVALS
+from scalelab.store.manifest import MANIFEST
 
 SEED_FOLDER = re.compile(r"seed[_-]?\d+")
 """Name of the folder of one seed; `scalelab run` calls them `seed_0`, `seed_1`, …"""
@@ -50,7 +52,7 @@ def runs_in(path: Path) -> list[RunPaths]:
 
     Folders of runs may hold others; runs without an evaluation yet are left out.
     """
-    below = [] if (path / "evals.jsonl").is_file() or not path.is_dir() else _evaluated_runs(path)
+    below = [folder for folder in run_folders(path) if (folder / EVALS).is_file() and (folder / EVALS).stat().st_size]
     if not below:
         return [RunPaths(path, (path,))]
     runs: dict[Path, list[Path]] = {}
@@ -60,16 +62,41 @@ def runs_in(path: Path) -> list[RunPaths]:
 
 
 def run_names(runs: Sequence[RunPaths]) -> list[str | None]:
-    """Names for the runs that would otherwise share one: the folder's name is put before it."""
-    stems = [run.path.resolve().name if run.path.is_dir() else run.path.stem for run in runs]
+    """Names for the runs whose files or folders share one; None for the others."""
+    names = distinct_names([run.path for run in runs])
+    return [None if name == _stem(run.path) else name for run, name in zip(runs, names)]
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """Names of runs by their files or folders: the folder above is put before those that would share one."""
+    stems = [_stem(path) for path in paths]
     count = Counter(stems)
-    return [f"{run.path.resolve().parent.name}/{stem}" if count[stem] > 1 else None for run, stem in zip(runs, stems)]
+    names = [f"{path.resolve().parent.name}/{stem}" if count[stem] > 1 else stem for path, stem in zip(paths, stems)]
+    again = Counter(names)
+    return [name if again[name] == 1 else f"{name} ({index + 1})" for index, name in enumerate(names)]
 
 
-def _evaluated_runs(path: Path) -> list[Path]:
-    """Run folders below a folder, at most three deep (family, member, seed), that have an evaluation."""
-    found = {file.parent for depth in ("*", "*/*", "*/*/*") for file in path.glob(f"{depth}/evals.jsonl")}
-    return sorted(folder for folder in found if (folder / "evals.jsonl").stat().st_size)
+def _stem(path: Path) -> str:
+    return path.stem if path.is_file() else path.resolve().name
+
+
+def is_run(path: Path) -> bool:
+    """True for a run folder, with or without an evaluation."""
+    return (path / EVALS).is_file() or (path / MANIFEST).is_file()
+
+
+def run_folders(path: Path) -> list[Path]:
+    """Run folders below a folder of runs, at most three deep (family, member, seed), in the order of their names.
+
+    What lies in the folder of a run belongs to that run. Links that lead out of the folder of runs are not followed.
+    """
+    if is_run(path) or not path.is_dir():
+        return []
+    root = path.resolve()
+    places = [f"{depth}/{name}" for depth in ("*", "*/*", "*/*/*") for name in (EVALS, MANIFEST)]
+    found = {file.parent for place in places for file in path.glob(place)}
+    found = {folder for folder in found if folder.resolve().is_relative_to(root)}
+    return sorted(folder for folder in found if not any(parent in found for parent in folder.parents))
 
 
 @dataclass(frozen=True)
@@ -186,7 +213,7 @@ def read_table(path: Path, wanted: Sequence[str] = ()) -> Table:
     """The cells of a source, whatever its format; of a run folder also the metrics that are wanted as tasks."""
     if not path.exists():
         raise LabError(f"{path}: no such file or folder")
-    if path.is_dir() and (path / "evals.jsonl").exists():
+    if path.is_dir() and (path / EVALS).exists():
         return read_run_folder(path, wanted)
     if tensorboard.is_tensorboard(path):
         return tensorboard.read_tensorboard(path)
@@ -194,7 +221,7 @@ def read_table(path: Path, wanted: Sequence[str] = ()) -> Table:
         return read_file(path / "trainer_state.json")
     if path.is_dir():
         raise LabError(
-            f"{path}: neither evals.jsonl nor runs that have one nor TensorBoard events in it; give a run folder or a "
+            f"{path}: neither {EVALS} nor runs that have one nor TensorBoard events in it; give a run folder or a "
             "table of points"
         )
     return read_file(path)

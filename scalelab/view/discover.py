@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,7 +11,7 @@ from scalelab.errors import LabError
 from scalelab.experiment import recipe_digest, settings_in
 from scalelab.guarded import read_text
 from scalelab.reading.run_folder import fork_of, shown_manifest
-from scalelab.reading.sources import SEED_FOLDER
+from scalelab.reading.sources import SEED_FOLDER, distinct_names, is_run, run_folders
 
 MOST_RUNS = 2000
 """Run folders that are shown; a source with more is refused."""
@@ -51,36 +50,19 @@ def find_runs(sources: Sequence[Path]) -> list[RunSource]:
     for source in sources:
         if not source.exists():
             raise LabError(f"{source}: no such file or folder")
-        paths += _below(source)
+        paths += run_folders(source) or [source]
     paths = list(dict.fromkeys(paths))
     if len(paths) > MOST_RUNS:
         raise LabError(f"{len(paths)} runs in these sources; at most {MOST_RUNS} are shown: name fewer")
     groups: dict[str, list[Path]] = {}
     for path in paths:
         groups.setdefault(_recipe(path), []).append(path)
-    names = _group_names(list(groups.values()))
+    names = distinct_names([_group_path(group[0]) for group in groups.values()])
     members = [(name, path) for name, group in zip(names, groups.values()) for path in group]
     return [
-        RunSource(f"r{index}", path, name, _name(name, path, len(groups[_recipe(path)])), _is_run(path))
+        RunSource(f"r{index}", path, name, _name(name, path, len(groups[_recipe(path)])), is_run(path))
         for index, (name, path) in enumerate(members)
     ]
-
-
-def _is_run(path: Path) -> bool:
-    return path.is_dir() and ((path / "evals.jsonl").is_file() or (path / "manifest.json").is_file())
-
-
-def _below(source: Path) -> list[Path]:
-    """The run folders of a source; the source itself if it is one, or no folder of runs at all."""
-    if _is_run(source) or not source.is_dir():
-        return [source]
-    root = source.resolve()
-    found = set()
-    for depth in ("*", "*/*", "*/*/*"):
-        for name in ("evals.jsonl", "manifest.json"):
-            found |= {file.parent for file in source.glob(f"{depth}/{name}")}
-    found = {path for path in found if path.resolve().is_relative_to(root)}  # links that lead out are not followed
-    return sorted(path for path in found if not any(parent in found for parent in path.parents)) or [source]
 
 
 def _recipe(path: Path) -> str:
@@ -105,18 +87,10 @@ def _but_for_seeds(config: str, start: str, fork: str) -> str:
     return recipe_digest(settings_in(config, "config.gin"), settings_in(start, "start.gin"), fork)
 
 
-def _group_names(groups: Sequence[Sequence[Path]]) -> list[str]:
-    """A name for each group; the folder above is put before those that would share one."""
-    stems, longer = [], []
-    for paths in groups:
-        path = paths[0].resolve()
-        home = path.parent if SEED_FOLDER.fullmatch(path.name) else path
-        stems.append(home.stem if home.is_file() else home.name)
-        longer.append(f"{home.parent.name}/{stems[-1]}")
-    count = Counter(stems)
-    names = [long if count[stem] > 1 else stem for stem, long in zip(stems, longer)]
-    again = Counter(names)
-    return [name if again[name] == 1 else f"{name} ({index + 1})" for index, name in enumerate(names)]
+def _group_path(path: Path) -> Path:
+    """The folder or file that a recipe is named after."""
+    home = path.resolve()
+    return home.parent if SEED_FOLDER.fullmatch(home.name) else home
 
 
 def _name(group: str, path: Path, seeds: int) -> str:

@@ -21,7 +21,7 @@ from scalelab.commands.demo import RECORDED
 from scalelab.curves import curve
 from scalelab.curves.stability import stability
 from scalelab.errors import LabError
-from scalelab.reading import Reading
+from scalelab.reading import Reading, read_with
 from scalelab.store.run_status import SILENT
 from scalelab.store.status_file import StatusFile
 from scalelab.view.bindings import GENERATIONS, PROMPTS, TOKENS, axes, bindings, differences
@@ -186,6 +186,18 @@ def test_a_run_that_stopped_writing_is_called_silent(tmp_path: Path) -> None:
     run = ViewedRun(find_runs([folder])[0], Reading(), clock=lambda: written + 1)
     run.update()
     assert run.summary()["status"] == "running"
+
+
+def test_page_and_terminal_find_the_same_runs_under_the_same_names(tmp_path: Path) -> None:
+    members = ("a/x", "b/x", "a/x/inner", "deep/c/x", "other/c/x", "family/m/seed_0", "family/m/seed_1")
+    for number, name in enumerate(members):
+        made_run(tmp_path / "runs" / name, rollouts=False, seed=number, loss=f"Loss{number}")
+    (tmp_path / "runs" / "link").symlink_to(made_run(tmp_path / "elsewhere", rollouts=False))
+    for some in ([tmp_path / "runs"], [tmp_path / "runs" / name for name in ("a", "b", "deep", "other", "family")]):
+        page, read = find_runs(some), read_with(some, Reading())
+        assert {str(one.path) for one in page} == {path for one in read for path in one.source.split(", ")}
+        assert {str(one.path.relative_to(tmp_path / "runs")) for one in page} == set(members) - {"a/x/inner"}
+        assert {one.group for one in page} == {one.run for one in read}
 
 
 @pytest.mark.parametrize("quiet", [0.0, SILENT + 60], ids=["fresh", "quiet"])
