@@ -58,21 +58,24 @@ window.Lab = {};
     return String(value).replace(/./g, (sign) => ({ "-": "⁻" }[sign] || "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(sign)]));
   }
 
-  /** A value with its interval: as many decimals as the interval's width warrants. */
+  /** A value with its interval, as the terminal prints it: two digits of the interval's width. */
   function interval(value, ends, digits) {
     if (value === null || value === undefined) return "–";
-    if (!ends || ends[0] === null) return number(value);
-    const width = Math.abs((ends[1] === null ? value : ends[1]) - ends[0]) || Math.abs(value) || 1;
-    const decimals = digits ?? Math.min(6, Math.max(0, 1 - Math.floor(Math.log10(width))));
-    const show = (one) => (one === null ? "…" : fixed(one, decimals));
-    return `${show(value)} [${show(ends[0])}, ${show(ends[1])}]`;
+    if (!ends) return number(value);
+    const known = ends.filter((end) => end !== null), far = Math.max(0, ...known.map((end) => Math.abs(end - value)));
+    const largest = Math.max(...[value, ...known].map(Math.abs));
+    if (known.length && !far) return number(value);
+    const decimals = digits ?? (far ? Math.min(6, Math.max(0, 1 - Math.floor(Math.log10(2 * far)))) : 3);
+    const show = (one) => (largest >= 1e9 || (far && far < 5e-6) ? number(one) : fixed(one, decimals));
+    return `${show(value)} [${ends.map((end) => (end === null ? "…" : show(end))).join(", ")}]`;
   }
 
   const formats = new Map(); // a formatter takes longer to make than a thousand numbers to format
 
   function fixed(value, decimals) {
     if (!formats.has(decimals)) formats.set(decimals, new Intl.NumberFormat("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }));
-    return (value < 0 ? "−" : "") + formats.get(decimals).format(Math.abs(value));
+    const text = formats.get(decimals).format(Math.abs(value));
+    return (value < 0 && /[1-9]/.test(text) ? "−" : "") + text;
   }
 
   function signed(value, decimals = 3) {
@@ -83,15 +86,15 @@ window.Lab = {};
   /** A probability: a share of finitely many draws is never said to be certain. */
   function chance(share) {
     if (share === null || share === undefined) return "–";
-    if (share > 0.99) return "> 99%";
-    if (share < 0.01) return "< 1%";
+    if (share > 0.99) return ">99%";
+    if (share < 0.01) return "<1%";
     return percent(share);
   }
 
   function percent(share) {
     if (share === null || share === undefined) return "–";
-    if (share > 0.995 && share < 1) return "> 99%";
-    if (share < 0.005 && share > 0) return "< 1%";
+    if (share > 0.995 && share < 1) return ">99%";
+    if (share < 0.005 && share > 0) return "<1%";
     return `${Math.round(share * 100)}%`;
   }
 

@@ -169,14 +169,14 @@
     const loose = (name, fit) => name === "A" && fit.A_stands === false; // no limit, as in the ranking
     const cell = (name) => (fit) => (fit.refused ? "–" : loose(name, fit) ? `(${interval(fit.parameters[name], fit.intervals[name])})` : interval(fit.parameters[name], fit.intervals[name]));
     const value = (name) => (fit) => (fit.refused ? null : fit.parameters[name]);
-    const test = (fit) => (fit.backtest ? `${Lab.signed(fit.backtest.mean_error)}; ${Math.round(fit.backtest.covered * fit.backtest.n_scored)} of ${fit.backtest.n_scored}` : "–");
+    const test = ({ backtest: one }) => (one ? `${interval(one.forecast, one.interval, 3)}, measured ${one.measured.toFixed(3)}${one.inside ? "" : ": missed"}` : "–");
     return h("div", {}, Lab.table("Fitted parameters", [
       { title: "recipe", cell: (fit) => [mark(codeOf(fit.run)), fit.run], sort: (fit) => fit.run },
       { title: "task", cell: (fit) => fit.task || "–", sort: (fit) => fit.task },
       ...["R0", "A", "B", "C_mid"].map((name) => ({ title: name, numeric: true, cell: cell(name), sort: value(name) })),
       { title: "points", numeric: true, cell: (fit) => fit.n_points ?? "–", sort: (fit) => fit.n_points },
       { title: "half-budget back-test", cell: (fit) => (fit.refused ? fit.refused : test(fit)) },
-    ], rows), h("p", { class: "note" }, `In brackets: ${percent(state.overview.level)} intervals. C_mid in ${Lab.curves.unit()}${Lab.curves.whose()}. Back-test: the first half of the budget was fitted; mean error of its forecast of the rest, and how many of those evaluations fell inside their intervals.`));
+    ], rows), h("p", { class: "note" }, `In brackets: ${percent(state.overview.level)} intervals. C_mid in ${Lab.curves.unit()}${Lab.curves.whose()}. Back-test: mean of the second half, as the first half forecast it and as it was measured.`));
   }
 
   function efficiency(one, parts) {
