@@ -34,7 +34,7 @@ from scalelab.curves import (
 )  # fmt: skip
 from scalelab.curves.decide import Decision
 from scalelab.errors import LabError, nearest
-from scalelab.numbers import compact, with_error, with_interval
+from scalelab.numbers import compact, with_interval
 from scalelab.reading import Reading, load_reading, read_with
 from scalelab.reading.curve import same_unit
 from scalelab.reading.sources import open_table
@@ -386,13 +386,7 @@ def _row(analysis: Analysis) -> dict[str, Any]:
 
 def _texts(analysis: Analysis) -> dict[str, str]:
     """Parameters with their intervals, as text."""
-    fit = analysis.fit
-    return {
-        name: with_interval(value, analysis.intervals[name])
-        if name in analysis.intervals
-        else with_error(value, fit.stderr[name])
-        for name, value in analysis.params.items()
-    }
+    return {name: with_interval(value, analysis.intervals.get(name)) for name, value in analysis.params.items()}
 
 
 def _count(names: Sequence[str], what: str) -> str:

@@ -14,14 +14,6 @@ def compact(value: float) -> str:
     return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:.4g}" if abs(value) < 1000 else f"{value:,.4g}"
 
 
-def with_error(value: float, error: float) -> str:
-    """`0.612 ± 0.008`: as many decimals as the error warrants."""
-    if not error > 0:
-        return compact(value)
-    decimals = _decimals(error)
-    return f"{value:,.{decimals}f} ± {error:,.{decimals}f}"
-
-
 def with_interval(value: float, interval: Sequence[float | None] | None) -> str:
     """`0.612 [0.604, 0.621]`: two digits of the interval's width; an open end is `…`.
 

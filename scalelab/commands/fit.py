@@ -38,7 +38,7 @@ from scalelab.commands.curve_options import (
     read_curves,
 )
 from scalelab.commands.output import print_filled, print_json, print_table
-from scalelab.numbers import asymptote, compact, with_error, with_interval
+from scalelab.numbers import asymptote, compact, with_interval
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis
@@ -146,8 +146,6 @@ def _print_table(analyses: list[Analysis], wide: bool) -> None:
 
 
 def _parameter(item: Analysis, name: str) -> str:
-    """A parameter with its interval, or its standard error; A in brackets where it is no limit."""
-    if name not in item.intervals:
-        return with_error(item.params[name], item.fit.stderr[name])
-    stands = item.stands if name == "A" else None
-    return asymptote(item.params[name], item.intervals[name], stands)
+    """A parameter with its interval, if it has one; A in brackets where it is no limit."""
+    stands = item.stands if name == "A" and name in item.intervals else None
+    return asymptote(item.params[name], item.intervals.get(name), stands)

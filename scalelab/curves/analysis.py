@@ -186,8 +186,8 @@ class Analysis:
         return (
             self.fit.as_json()
             | dict(self.params)
-            | ({"stderr": {name: row[name] ** 0.5 for name, row in covariance.items()}} if curves else {})
             | {
+                "stderr": {name: row[name] ** 0.5 for name, row in covariance.items()} if curves else None,
                 "intervals": {name: list(interval) for name, interval in self.intervals.items()},
                 "level": self.level,
                 "intervals_by": "posterior" if curves else None,

@@ -33,15 +33,6 @@ def test_jacobian_is_the_derivative(case: tuple[Model, np.ndarray]) -> None:
     np.testing.assert_allclose(jacobian(model, theta, U_N), slow, atol=2e-6, rtol=1e-5)
 
 
-@given(curves, st.floats(-3, 12))
-def test_parameter_slopes_are_the_derivative(case: tuple[Model, np.ndarray], log_reference: float) -> None:
-    model, theta = case
-    slow = differences(lambda t: model.readable(t, log_reference), theta)
-    np.testing.assert_allclose(
-        model.parameter_slopes(theta, log_reference), slow, rtol=1e-4, atol=1e-4 * abs(slow).max()
-    )
-
-
 @given(curves, st.floats(0.01, 0.99))
 def test_inverse_undoes_the_curve(case: tuple[Model, np.ndarray], share: float) -> None:
     model, theta = case

@@ -17,8 +17,8 @@ globalThis.window = globalThis;
 globalThis.localStorage = { getItem: () => null, setItem: () => null };
 (0, eval)(require("fs").readFileSync(process.argv[1], "utf8"));
 const cases = JSON.parse(require("fs").readFileSync(0, "utf8"));
-const said = { intervals: cases.intervals.map(([value, ends]) => Lab.interval(value, ends)), chances: cases.chances.map(Lab.chance) };
-console.log(JSON.stringify(said));
+const intervals = cases.intervals.map(([value, ends]) => Lab.interval(value, ends));
+console.log(JSON.stringify({ intervals, chances: cases.chances.map(Lab.chance) }));
 """
 
 

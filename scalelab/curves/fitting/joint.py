@@ -40,7 +40,6 @@ class Fit:
         model: sigmoid or power law.
         method: `joint` or `paper`.
         theta_P: the model's parameter vector, at compute in units of the reference.
-        covariance_PP: its covariance by linearisation, noise scale estimated from the residuals.
         log_reference: logarithm of the reference compute.
         fixed_r0: R0 where it was given instead of fitted.
         sigma_N: standard deviation of each point: its standard error times the noise scale.
@@ -58,7 +57,6 @@ class Fit:
     model: Model
     method: str
     theta_P: Array
-    covariance_PP: Array
     log_reference: float
     fixed_r0: float | None
     sigma_N: Array
@@ -96,13 +94,6 @@ class Fit:
         return dict(zip(self.model.parameters, self.model.readable(self.theta_P, self.log_reference).tolist()))
 
     @property
-    def stderr(self) -> dict[str, float]:
-        """Standard errors by linearisation (0 for a given R0)."""
-        slopes = self.model.parameter_slopes(self.theta_P, self.log_reference)
-        variances = np.diag(slopes @ self.covariance_PP @ slopes.T)
-        return dict(zip(self.model.parameters, np.sqrt(np.maximum(variances, 0)).tolist()))
-
-    @property
     def relative(self) -> float:
         """The typical stated standard error; a mere unit where none is known."""
         return typical(self.sigma_N) / self.scale
@@ -131,7 +122,6 @@ class Fit:
             "model": self.model.name,
             "method": self.method,
             **self.parameters,
-            "stderr": self.stderr,
             "compute_unit": self.curve.unit,
             "window": list(self.window),
             "window_rule": self.window_rule,
@@ -205,14 +195,11 @@ def fit_curve(
     problem, reference = make_problem(points, model, r0, prior)
     theta_P, scale, weight_N, offset_N = solve_seeds(problem, points)
     sigma_N = scale * problem.relative_N
-    _, jacobian_BNP = problem.residuals(theta_P[None], problem.rate_N, sigma_N / np.sqrt(weight_N))
-    free_P = (theta_P > problem.lower_P) & (theta_P < problem.upper_P)
     fit = Fit(
         curve=points,
         model=model,
         method="joint",
         theta_P=theta_P,
-        covariance_PP=_covariance(jacobian_BNP[0], free_P),
         log_reference=float(np.log(reference)),
         fixed_r0=r0 if "R0" in model.linear else None,
         sigma_N=sigma_N,
@@ -361,13 +348,6 @@ def _seeds_apart(fit: Fit) -> str:
             rises = f"seed {name} rises from {first:.3f} to {last:.3f} while the mean of the seeds falls"
             return f"{rises}, which is no one curve; fit the seeds one by one"
     return ""
-
-
-def _covariance(jacobian_NP: Array, free_P: np.ndarray) -> Array:
-    covariance_PP = np.zeros((len(free_P), len(free_P)))
-    where = np.ix_(free_P, free_P)
-    covariance_PP[where] = np.linalg.pinv(jacobian_NP[:, free_P].T @ jacobian_NP[:, free_P], rcond=1e-14)
-    return covariance_PP
 
 
 def _warnings(fit: Fit, problem: Problem) -> list[str]:

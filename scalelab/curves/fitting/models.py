@@ -53,10 +53,6 @@ class Model(Protocol):
         """Parameters as people read them (`parameters` names them), in the compute unit of the data."""
         ...
 
-    def parameter_slopes(self, theta_P: Array, log_reference: float) -> Array:
-        """Derivative of `readable` by the parameter vector, `[P, P]`: carries standard errors over."""
-        ...
-
 
 def value(model: Model, theta_BP: Array, u_N: Array) -> Array:
     """The curve at `u_N`, `[B, N]`."""
@@ -124,11 +120,6 @@ class Sigmoid:
         shape_BS = np.exp(theta_BP[..., 2:] + np.array([0.0, log_reference]))
         return np.concatenate([theta_BP[..., :2], shape_BS], axis=-1)
 
-    def parameter_slopes(self, theta_P: Array, log_reference: float) -> Array:
-        """Diagonal: B and C_mid are exponentials of their coordinates."""
-        parameters_P = self.readable(theta_P, log_reference)
-        return np.diag([1.0, 1.0, parameters_P[2], parameters_P[3]])
-
 
 class PowerLaw:
     """The power law that the sigmoid tends to when C ≫ C_mid (ScaleRL A.4). It has no R0."""
@@ -163,16 +154,6 @@ class PowerLaw:
         """(A, B, D), with D in the compute unit of the data."""
         B = np.exp(theta_BP[..., 2])
         return np.stack([theta_BP[..., 0], B, theta_BP[..., 1] * np.exp(B * log_reference)], axis=-1)
-
-    def parameter_slopes(self, theta_P: Array, log_reference: float) -> Array:
-        """D depends on both of its coordinate and B, because the reference compute is raised to B."""
-        _, B, D = self.readable(theta_P, log_reference)
-        slopes = np.zeros((3, 3))
-        slopes[0, 0] = 1.0
-        slopes[1, 2] = B
-        slopes[2, 1] = np.exp(B * log_reference)
-        slopes[2, 2] = D * B * log_reference
-        return slopes
 
 
 SIGMOID = Sigmoid()

@@ -80,7 +80,6 @@ def _as_fit(points: Curve, r0: float, best: tuple[float, float, float], rss: flo
         model=SIGMOID,
         method="paper",
         theta_P=np.array([r0, A, np.log(B), np.log(C_mid)]),
-        covariance_PP=np.zeros((4, 4)),
         log_reference=0.0,
         fixed_r0=r0,
         sigma_N=np.full(len(points), scale),
