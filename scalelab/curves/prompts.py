@@ -25,6 +25,7 @@ from scalelab.curves.compare import ERROR
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.errors import LabError
 from scalelab.reading.cells import blank, numbers
+from scalelab.reading.columns import ALIASES, names_in
 from scalelab.reading.settings import refuse_unknown_tasks
 from scalelab.reading.sources import read_table
 from scalelab.reading.table import Table, dozen
@@ -34,9 +35,8 @@ from tasks.scores import majority_at_k, mean_at_k, pass_at_k
 NAMES = {
     "prompt": ("prompt", "prompt_id", "question_id", "problem_id", "question", "problem"),
     "outcome": ("outcome", "correct", "passed", "is_correct", "score", "reward"),
-    "run": ("run", "recipe", "model"),
-    "seed": ("seed",),
-    "task": ("task", "benchmark"),
+    **{ours: ALIASES[ours] for ours in ("seed", "task")},
+    "run": (*ALIASES["run"], "recipe", "model"),
     "compute": ("compute", "gpu_hours", "core_hours", "step"),
     "answer": ("answer", "extracted_answer", "prediction"),
 }
@@ -155,7 +155,8 @@ def _rates(table: Table, metric: str, chosen: Mapping[str, str]) -> dict[tuple[s
     for ours, theirs in chosen.items():
         if theirs not in table.cells:
             raise LabError(f"{table.path}: no column {theirs!r} for {ours}; it has {dozen(table.columns)}")
-    columns = {ours: next((name for name in names if name in table.cells), None) for ours, names in NAMES.items()}
+    known = names_in(table)
+    columns = {ours: next((known[name] for name in names if name in known), None) for ours, names in NAMES.items()}
     columns |= chosen
     for needed in ("prompt", "outcome", *(["answer"] if metric == "majority" else [])):
         if columns[needed] is None:

@@ -109,7 +109,7 @@ def short(name: str) -> str:
     return re.sub(r"[\s\-]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", last).strip()).lower()
 
 
-def _named(table: Table) -> dict[str, str]:
+def names_in(table: Table) -> dict[str, str]:
     """Names as they are compared → names in the log; a name that is written so comes before one that is made so."""
     exact = {name: name for name in table.columns if short(name) == name}
     return exact | {name: theirs for theirs in reversed(table.columns) if (name := short(theirs)) not in exact}
@@ -137,9 +137,9 @@ def recognise(table: Table, reading: Reading) -> Recognised:
     parts = []
     for theirs, (run, task) in rates.items():
         names = {**others, "compute": compute, "pass_rate": theirs} | _starred(table, reading, task)
-        counts = short(theirs) in PASSES and "total" in _named(table) and "pass_rate" not in reading.columns
+        counts = short(theirs) in PASSES and "total" in names_in(table) and "pass_rate" not in reading.columns
         if counts:
-            names["n"] = _named(table)["total"]
+            names["n"] = names_in(table)["total"]
         parts.append(Part(names, task, run, counts))
     parts = _long(table, parts) if charted is None and "pass_rate" not in reading.columns else parts
     return Recognised(tuple(parts), unit, times, notes)
@@ -147,7 +147,7 @@ def recognise(table: Table, reading: Reading) -> Recognised:
 
 def _compute(table: Table, reading: Reading, charted: bool) -> tuple[str, str, str]:
     """The column that is compute, its unit, and whether it is a time."""
-    by_short = _named(table)
+    by_short = names_in(table)
     if "compute" in reading.columns:
         wanted = reading.columns["compute"]
         if wanted not in table.cells and short(wanted) in STEPS:
@@ -224,7 +224,7 @@ def _unit_of(name: str) -> tuple[str, str]:
 def _others(table: Table, reading: Reading, compute: str) -> dict[str, str]:
     """Columns beside compute and pass rate: ours → theirs."""
     found: dict[str, str] = {}
-    by_short = _named(table)
+    by_short = names_in(table)
     for ours in COLUMNS:
         theirs = reading.columns.get(ours)
         if ours in ("compute", "pass_rate") or (theirs and "*" in theirs):
@@ -262,7 +262,7 @@ def _rates(
     for better in (lambda name: name.startswith("val-core/"), lambda name: bool(HELD_OUT.search(name.lower()))):
         rates = [name for name in rates if better(name)] or rates
     note: tuple[str, ...] = ()
-    if not rates and "total" in _named(table):
+    if not rates and "total" in names_in(table):
         rates = [name for name in free if short(name) in PASSES][:1]
     if not rates and {*map(short, table.columns)} == {"wall_time", "step", "value"}:  # TensorBoard's own CSV
         rates = [name for name in free if short(name) == "value"]

@@ -61,8 +61,8 @@ def run_python(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    seconds: float = 5.0,
-    memory_mb: int = 512,
+    seconds: float = Limits.seconds,
+    memory_mb: int = Limits.memory_mb,
 ) -> Ran:
     """Run source in the sandbox and call one of its functions with plain data (numbers, text, lists, dicts, sets, …).
 
@@ -90,7 +90,12 @@ def run_python(
 
 
 def run_program(
-    code: str, stdin: str = "", *, language: str = "python", seconds: float = 5.0, memory_mb: int = 512
+    code: str,
+    stdin: str = "",
+    *,
+    language: str = "python",
+    seconds: float = Limits.seconds,
+    memory_mb: int = Limits.memory_mb,
 ) -> Ran:
     """Run a whole program in the sandbox with a standard input.
 

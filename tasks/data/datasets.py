@@ -22,6 +22,7 @@ from tasks.data.loading import Loaded, SetAside, digest, load, provenance, read_
 from tasks.errors import TaskError
 from tasks.finite import Finite
 from tasks.lengths import OwnLengths
+from tasks.sandbox.job import Limits
 from tasks.stream import problem_key
 from tasks.task import TrialProblem, Verifier
 from tasks.thinking import THINK_OPEN
@@ -317,10 +318,10 @@ class CodeDataset(DatasetTask):
     until: str = "9999-12-31"
     """Last day `YYYY-MM-DD` that counts, for a dated set (LiveCodeBench)."""
 
-    seconds: float = 10.0
-    """Wall time of one program run."""
+    seconds: float = Limits.seconds
+    """Time of one program, as in `tasks.sandbox.job.Limits`."""
 
-    memory_mb: int = 1024
+    memory_mb: int = Limits.memory_mb
     """Address space of one program, in MiB."""
 
     packages: tuple[str, ...] | None = None
