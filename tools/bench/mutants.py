@@ -28,6 +28,8 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 def mutants(source: str, count: int, seed: float = 0, operators: bool = False) -> list[str]:
     """Up to `count` different programs, each with one mistake: a number off by one, a boundary moved, a constant wrong.
 
+    Decorators stay as they are: a dataclass that is not frozen works alike.
+
     Args:
         source: the program.
         count: how many.
@@ -51,7 +53,11 @@ def _mutated(tree: ast.Module, number: int, change: Callable[[ast.AST], None]) -
 
 def _places(tree: ast.Module, operators: bool) -> Iterator[tuple[int, Callable[[ast.AST], None]]]:
     """The position in `ast.walk` of every node that can be changed, with how."""
+    decorators = [one for node in ast.walk(tree) for one in getattr(node, "decorator_list", ())]
+    left_alone = {id(part) for one in decorators for part in ast.walk(one)}
     for number, node in enumerate(ast.walk(tree)):
+        if id(node) in left_alone:
+            continue
         if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
             yield number, _off_by_one
         elif isinstance(node, ast.Compare) and type(node.ops[0]) in _BOUNDARIES:

@@ -3,9 +3,9 @@
     python tools/bench/mutation.py [ROOM...] --count 100 --seed 1 [--seconds 120] [--jobs 2]
 
 Draws files by their number of lines, changes one place of each in a copy of the tree, and runs the test files that
-import the changed module or call its subcommand, without those that are marked slow; a module that no test names has
-the tests of its room. Before that all of them have to pass without a change. What is not noticed is printed as a
-difference, to be read: some changes mean nothing. Tests that do not end are counted by themselves: an endless loop, or
+import the changed module or call its subcommand, those that are marked slow last; a module that no test names has the
+tests of its room. Tests that fail without a change, too, say nothing. What is not noticed is printed as a difference,
+to be read: some changes mean nothing. Tests that do not end are counted by themselves: an endless loop, or
 a busy machine. `make nightly` calls it.
 """
 
@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,9 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("curves", "reading", "commands", "plan", "view", "recipe", "schedule", "store")
 NONE_SELECTED = 5
 """Exit code of pytest."""
+
+SLOWER = 8
+"""Multiple of the time that slow tests have."""
 
 Outcome = Literal["failed", "passed", "timed out"]
 WORDS: dict[Outcome, str] = {"failed": "noticed", "passed": "NOT NOTICED", "timed out": "timed out"}
@@ -74,31 +77,44 @@ def sample(rooms: Sequence[str], count: int, seed: int) -> list[Mistake]:
     return changes
 
 
-def outcome(tests: Sequence[str], tree: Path, seconds: float) -> Outcome:
-    """Run the tests of a tree."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+def outcome(tests: Sequence[str], tree: Path, seconds: float, which: str) -> Outcome:
+    """Run those tests of a tree that a pytest expression of marks selects; none is as good as all passed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", which, *tests]
     # A change of the file within a second, to one of the same size, would leave Python its compiled form of before.
     path = os.pathsep.join(str(tree / part) for part in ("", "tools", "tools/bench"))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     try:
-        for which in (["-m", "not slow"], []):  # all, where all are slow
-            code = subprocess.run([*command, *which], cwd=tree, env=environment, capture_output=True, timeout=seconds)
-            if code.returncode != NONE_SELECTED:
-                break
+        code = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=seconds).returncode
     except subprocess.TimeoutExpired:
         return "timed out"
-    return "failed" if code.returncode else "passed"
+    return "passed" if code in (0, NONE_SELECTED) else "failed"
 
 
-def seen(mistake: Mistake, tree: Path, seconds: float) -> Outcome:
-    """Run the tests with the change in a tree that is otherwise right."""
+def seen(mistake: Mistake, tree: Path, seconds: float, right: dict[tuple[str, ...], Outcome]) -> Outcome:
+    """Run the tests with the change in a tree that is otherwise right: the quick ones, then the slow ones.
+
+    Args:
+        mistake: the change.
+        tree: where to run them.
+        seconds: for the quick ones.
+        right: how tests ended without a change, as far as that is known; what is not, is tried and put there.
+    """
     file = tree / mistake.file
-    right = file.read_text()
-    file.write_text(mistake.text)
-    try:
-        return outcome(mistake.tests, tree, seconds)
-    finally:
-        file.write_text(right)
+    unchanged = file.read_text()
+    for which, times in (("not slow and not nightly", 1), ("slow and not nightly", SLOWER)):
+        file.write_text(mistake.text)
+        try:
+            found = outcome(mistake.tests, tree, times * seconds, which)
+        finally:
+            file.write_text(unchanged)
+        key = (which, *mistake.tests)
+        if found == "failed" and key not in right:
+            right[key] = outcome(mistake.tests, tree, times * seconds, which)
+        if found == "failed" and right[key] != "passed":
+            sys.exit(f"{' '.join(mistake.tests)} ({which}): they fail without any mistake; mend them first")
+        if found != "passed":
+            return found
+    return "passed"
 
 
 def difference(mistake: Mistake) -> str:
@@ -126,26 +142,20 @@ def main() -> None:
             subprocess.run(["git", "worktree", "add", "-q", "--detach", tree], cwd=ROOT, check=True)
             trees.put(tree)
 
-        def in_a_tree(what: Callable[[Path], Outcome]) -> Outcome:
-            tree = trees.get_nowait()  # there are as many as threads
-            try:
-                return what(tree)
-            finally:
-                trees.put(tree)
+        right: dict[tuple[str, ...], Outcome] = {}
 
         def look(mistake: Mistake) -> Outcome:
-            found = in_a_tree(lambda tree: seen(mistake, tree, args.seconds))
+            tree = trees.get_nowait()  # there are as many as threads
+            try:
+                found = seen(mistake, tree, args.seconds, right)
+            finally:
+                trees.put(tree)
             print(f"{WORDS[found]}: {mistake.file}", flush=True)
             if found == "passed":
                 print(f"{difference(mistake)}\n  by {' '.join(mistake.tests)}", flush=True)
             return found
 
         try:
-            tests = list(dict.fromkeys(mistake.tests for mistake in changes))
-            right = threads.map(lambda one: in_a_tree(lambda tree: outcome(one, tree, args.seconds)), tests)
-            for one, found in zip(tests, right, strict=True):
-                if found == "failed":  # nothing that they say of a mistake would be about it
-                    sys.exit(f"{' '.join(one)}: they fail without any mistake; mend them first")
             outcomes = list(threads.map(look, changes))
         finally:
             for number in range(args.jobs):
