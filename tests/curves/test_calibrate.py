@@ -13,7 +13,7 @@ import pytest
 from scalelab.cli import main
 from scalelab.curves import Analysis, Options, analyse, compare, curve, parallel
 from scalelab.curves import calibrate as calibrate_module
-from scalelab.curves.calibrate import SimulatedDesign, calibrate, like, planned
+from scalelab.curves.calibrate import SimulatedDesign, _is_wrong, calibrate, like, planned
 from scalelab.curves.comparison import Comparison
 from scalelab.curves.design import Plan
 from scalelab.curves.fitting.joint import FitError
@@ -46,6 +46,22 @@ def test_words_are_counted_and_a_large_difference_is_found() -> None:
     assert large.wrong == 0
     assert none.wrong == none.better + none.worse
     assert calibrate([DESIGN], 8, (0.0, 0.15)).rates[""][0] == none
+
+
+def test_every_word_is_false_at_the_differences_that_it_denies() -> None:
+    false = {
+        word: [
+            difference for difference in (-0.03, -0.02, -0.01, 0, 0.01, 0.02, 0.03) if _is_wrong(word, difference, 0.02)
+        ]
+        for word in ("better", "worse", "equal", "unstable", "cannot tell")
+    }
+    assert false == {
+        "better": [-0.03, -0.02, -0.01, 0],
+        "worse": [0, 0.01, 0.02, 0.03],
+        "equal": [-0.03, -0.02, 0.02, 0.03],
+        "unstable": [],
+        "cannot tell": [],
+    }
 
 
 @pytest.mark.slow

@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 
 from scalelab.cli import main
+from scalelab.commands.ending import closing_lines
+from scalelab.curves import analyse_all, read_sources
 from scalelab.numbers import with_interval
 from tests.helpers.curve_points import run_points, table
 from tests.helpers.view_runs import made_run
+
+ROOT = Path(__file__).parents[2]
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> dict:
@@ -337,3 +341,15 @@ def test_a_log_that_names_no_unit_has_none_in_words(tmp_path: Path, capsys: pyte
         out = capsys.readouterr().out
         assert said in out
         assert "Compute in compute" not in out
+
+
+def test_the_closing_line_of_a_curve_without_a_limit_tells_the_farthest_forecast() -> None:
+    curves = read_sources([ROOT / "docs/study/two/runs/many_k4"])
+    analyses, refused = analyse_all(curves)
+    math = next(item for item in analyses if item.fit.curve.task == "math")
+    far = math.rates()[-1]
+    assert not math.stands
+    assert far.times == 4
+    low, high = far.interval
+    said = f"4 times the compute would bring {far.value:.3f} ({low:.3f} to {high:.3f})"
+    assert any(said in line for line in closing_lines(curves, analyses, refused))

@@ -191,6 +191,7 @@ def test_a_node_of_a_rayjob_has_memory_for_what_its_trainer_ranks_keep_there(
     memory = workers["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
     least = on_a_node / 2**30 + 128
     assert least < int(memory.removesuffix("Gi")) < 1.6 * least
+    assert int(memory.removesuffix("Gi")) % 64 == 0
 
 
 def test_a_rayjobs_folder_is_named_without_detours(capsys: pytest.CaptureFixture[str]) -> None:
