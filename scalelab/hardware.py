@@ -48,11 +48,13 @@ DEVICES = {
         Device("h100", 79.1, 989, 3350, 8, 8, 450, 50, (9, 0)),
         Device("h200", 139.7, 989, 4800, 8, 8, 450, 50, (9, 0)),
         Device("b200", 178.3, 2250, 8000, 8, 8, 900, 50, (10, 0)),
-        Device("gb200", 184.3, 2500, 8000, 4, 72, 900, 100, (10, 0)),
+        Device("gb200", 184.3, 2500, 8000, 4, 72, 900, 50, (10, 0)),
         Device("cpu", 4.0, 0.03, 10, 1, 1, 1, 1, (0, 0)),
     )
 }
 """NVIDIA's data sheets of A100, H100, H200, B200 (SXM) and GB200 NVL72; "cpu" is a rule of thumb for one core.
+
+Network is that of the adapters that come with them, one a device: ConnectX-6 of 200 Gbit/s, then ConnectX-7 of 400.
 
 Memory is the "total capacity" in public out-of-memory messages of PyTorch on these devices (79.1 to 79.3, 139.7 to
 139.8, 178.35 and 184.31 GiB): what the sheets call 80, 141, 180 and 186 GB.

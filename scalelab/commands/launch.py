@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scalelab.launcher.scripts import LaunchJob
     from scalelab.run.config import Run
 
-SUBMIT = {"slurm": ["sbatch"], "k8s": ["kubectl", "apply", "-f", "-"]}
+SUBMIT = {"slurm": ["sbatch"], "k8s": ["kubectl", "create", "-f", "-"]}
 """Commands that take a script on standard input."""
 USED_BY = {
     "cpus": ("slurm", "k8s"),
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     parser.add_argument("--out", type=Path, required=True, help="the run's folder, which all nodes see")
     parser.add_argument("--sft", action="store_true", help="launch the fine-tuning alone (scalelab sft)")
-    parser.add_argument("--submit", action="store_true", help="submit it (sbatch, kubectl apply) in place of printing")
+    parser.add_argument("--submit", action="store_true", help="submit it (sbatch, kubectl create) in place of printing")
     parser.add_argument("--cpus", type=int, metavar="N", help="processor cores of a node (default: 8 for each device)")
     parser.add_argument("--time", default="", help="slurm: time limit")
     parser.add_argument("--partition", default="", help="slurm: partition")
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             cpus=args.cpus,
             setup=args.setup,
             container=args.container,
-            mounts=args.mounts,
+            mounts=",".join(filter(None, [*_seen_inside(args, experiment), args.mounts])),
             network=args.network,
         )
     elif args.where == "ray":
@@ -119,6 +119,8 @@ def _check(args: argparse.Namespace, run: Run) -> None:
     ):
         if not text.isprintable():
             raise LabError(f"{name} {text!r} has a character that no line of a script can carry: leave it out")
+    if args.where != "k8s" and not args.container and " " in str(CHECKOUT):
+        raise LabError(f"{CHECKOUT} has a space in it, and Ray's nodes start nothing by such a path: move the checkout")
     if not args.out.is_absolute():
         raise LabError(f"--out {args.out} is relative, and every node has a folder of its own there: give a whole path")
     if args.cpus is not None and args.cpus < 1:
@@ -161,6 +163,16 @@ def _check(args: argparse.Namespace, run: Run) -> None:
             f"SFT.pretrained is {folder!r}, which every node has elsewhere: give a whole path with "
             "--set SFT.pretrained=…"
         )
+
+
+def _seen_inside(args: argparse.Namespace, run: Run) -> list[str]:
+    """Mounts of a container for what the run reads: the model that it starts from, data, and the experiment's file."""
+    if not args.container:
+        return []
+    data = [Path(str(getattr(task, "file", ""))).parent for task in run.tasks]
+    read = [Path(run.sft.pretrained or ""), Path(args.experiment).parent, *data]
+    found = dict.fromkeys(str(path) for path in read if path.is_absolute())
+    return [f"{path}:{path}" for path in found if not {args.out.parent, CHECKOUT} & {Path(path), *Path(path).parents}]
 
 
 def _check_pods(args: argparse.Namespace, run: Run) -> None:
@@ -240,15 +252,15 @@ def _job(args: argparse.Namespace, run: Run) -> LaunchJob:
     from scalelab.plan.planner import fine_tuning_seconds, plan_of
     from scalelab.plan.speed import Assumptions
 
-    hardware, per_node = device(usual(run)), run.cluster.devices_per_node
-    devices = run.sft.trainers if args.sft else run.devices
-    there = Hardware(replace(hardware, per_node=min(hardware.per_node, per_node)), devices)
+    hardware, devices = device(usual(run)), run.sft.trainers if args.sft else run.devices
+    per_node = min(run.cluster.devices_per_node, devices)
+    nodes = -(-devices // per_node)  # all whole
+    there = Hardware(replace(hardware, per_node=min(hardware.per_node, per_node)), nodes * per_node)
     if args.sft:
         check_fine_tuning(run, there)
     else:
         check(run, there).demand()
         check_evaluation(run, hardware)
-    nodes = -(-devices // per_node)
     if args.where == "ray" and len(args.hosts.split(",")) != nodes:
         given = len(args.hosts.split(","))
         raise LabError(f"the run takes {devices} devices, {nodes} machines of {per_node}; --hosts names {given}")
@@ -273,7 +285,7 @@ def _limit_seconds(text: str) -> float | None:
     Raises:
         LabError: they are none.
     """
-    if text.upper() in ("UNLIMITED", "INFINITE", "-1"):
+    if text.upper() in ("UNLIMITED", "INFINITE", "-1", "0"):
         return None
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if found is None:

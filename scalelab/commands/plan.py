@@ -5,7 +5,7 @@ hardware allows at the stated efficiencies. docs/plan.md has every formula and a
 
 Examples:
   scalelab plan scalerl_8b
-  scalelab plan scalerl_17bx16 --gpus 160 --hardware h100
+  scalelab plan scalerl_17bx16 --gpus 160 --hardware h100    # does not fit as it is: what does is proposed
   scalelab plan scalerl_8b --set GeneratorConfig.max_model_len=32768 --set Recipe.max_tokens=30720
   scalelab plan h100/scalerl_8b --like runs/scalerl_8b_node    # with the speeds and lengths of a run's first steps
 """
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.plan.lengths import fitting_prompt
     from scalelab.plan.placement import placement, resize
     from scalelab.plan.planner import plan_of
+    from scalelab.plan.prompts import held_out_problems
 
     resolved = resolve(args.experiment, args.sets)
     name, experiment = resolved.name, resolved.run
@@ -77,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
         tuned = fine_tuning_problem(experiment, Hardware(hardware, gpus))
         plan = replace(plan, problems=(*plan.problems, *filter(None, [tuned])))
     proposal, unplaced = None, bool(plan.problems)
-    if hardware.gpu and (spent := evaluation_problem(experiment, plan)):  # which no placement mends
-        plan = replace(plan, problems=(*plan.problems, spent))
+    beyond = [*held_out_problems(experiment), evaluation_problem(experiment, plan) if hardware.gpu else None]
+    plan = replace(plan, problems=(*plan.problems, *filter(None, beyond)))  # which no placement mends
     if unplaced:
         proposal = nearest(experiment, Hardware(hardware, gpus), assumed, place.trainers)
     if args.json:
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             print(plain_line(speeds.line(str(args.like))))
         _print(name, experiment, plan, hardware, assumed)
         if unplaced:
-            print(_proposal(proposal))
+            print(_proposal(proposal, hardware))
     return 1 if plan.problems else 0
 
 
@@ -160,7 +161,7 @@ def _json(
         "fits": not plan.problems,
         "problems": list(plan.problems),
         "notes": notes(run, plan, hardware, assumed),
-        "proposal": None if proposal is None else proposal.placement.settings(),
+        "proposal": None if proposal is None else proposal.placement.settings(hardware.name),
         "assumptions": asdict(assumed),
     }
 
@@ -194,7 +195,7 @@ def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assump
     from scalelab.commands.output import paid, print_table
     from scalelab.plan.notes import notes
     from scalelab.plan.planner import hours
-    from scalelab.plan.prompts import draws, held_out_problems, reward_seconds, running_out
+    from scalelab.plan.prompts import draws, reward_seconds, running_out
 
     place, sizes = plan.placement, parameters(run.model.to_hf())
     steps, gpu_hours = hours(run, plan)
@@ -208,7 +209,7 @@ def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assump
         ("generators", f"{place.engines} engines on {place.generators} devices, {rest} nodes" + shared),
         ("decoding", f"{plan.decoding.sequences:.0f} sequences an engine, {_speed(plan)}"),
         ("step", _seconds(run, plan)),
-        ("budget", f"{steps:,} steps, {quantity(gpu_hours, run.compute_unit)}{paid(run.budget.cost(gpu_hours))}"),
+        ("budget", _budget(run, steps, gpu_hours)),
     ]
     if tuned := _fine_tuning(run, hardware, assumed):
         spent = quantity(tuned["most_gpu_hours"], run.compute_unit)
@@ -241,7 +242,7 @@ def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assump
     for line in (
         *running_out(run, draws(run, steps)),
         *notes(run, plan, hardware, assumed),
-        *(f"does not run: {problem}" for problem in (*held_out_problems(run), *plan.problems)),
+        *(f"does not run: {problem}" for problem in plan.problems),
     ):
         print(f"\n{line}")
 
@@ -275,9 +276,19 @@ def _seconds(run: Run, plan: RunPlan) -> str:
     return f"{s['step']:.1f} s of {work} completions ({parts}); {plan.flops:.2e} FLOP to train"
 
 
-def _proposal(proposal: RunPlan | None) -> str:
+def _budget(run: Run, steps: int, gpu_hours: float) -> str:
+    """Steps and device-hours to the end, and which limit that is where the run has two."""
+    from scalelab.commands.output import paid
+
+    limit = (
+        "" if run.budget.hours is None else f", as Budget.{'steps' if steps == run.budget.steps else 'hours'} ends it"
+    )
+    return f"{steps:,} steps, {quantity(gpu_hours, run.compute_unit)}{paid(run.budget.cost(gpu_hours))}{limit}"
+
+
+def _proposal(proposal: RunPlan | None, hardware: Device) -> str:
     if proposal is None:
         return "\nnothing fits on these devices: take more of them, or larger ones"
     seconds, total = proposal.seconds["step"], proposal.trainer.total
     said = f"fits, with {total:.0f} GiB on a trainer rank and {seconds:.1f} s a step"
-    return f"\n{said}:\n  {proposal.placement.options()}"
+    return f"\n{said}:\n  {proposal.placement.options(hardware.name)}"

@@ -30,7 +30,7 @@ from scalelab.numbers import quantity
 from scalelab.plan.check import usual
 from scalelab.plan.driver import driver_warning
 from scalelab.plan.lengths import Recorded, fitting_prompt, lengths_of
-from scalelab.plan.placement import placement, verifiers_on
+from scalelab.plan.placement import placement, resize, verifiers_on
 from scalelab.plan.planner import plan_of
 from scalelab.plan.prompts import draws, running_out
 from scalelab.plan.speed import Assumptions
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     resolved = _on_devices(resolve(args.experiment, args.sets), args.gpus)
     speeds = None if args.like is None else measured_of(args.like)
     setting = _setting(args, resolved.run, None if speeds is None else speeds.assumed)
-    shape = _split(args, setting)
+    shape = _split(args, resolved.run, setting)
     found = {"split": simulate(setting, shape.generators, shape.trainers, hours=args.hours)}
     budget, each = resolved.run.budget, found["split"].device_hours_per_step
     steps = budget.steps_within(each)
@@ -142,9 +142,9 @@ def _too_short(run: Run, setting: SimulationSettings, figures: Figures) -> str |
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name in ("gpus", "trainers", "hours"):
+    for name in ("gpus", "trainers", "hours", "median", "sigma", "prompt_tokens"):
         value = getattr(args, name)
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < math.inf:
             raise LabError(f"--{name.replace('_', '-')} {value:g}: give a number above 0")
     if not 0 < args.kept <= 1:
         raise LabError(f"--kept {args.kept:g}: give a share above 0 and up to 1")
@@ -173,7 +173,7 @@ def _setting(args: argparse.Namespace, run: Any, measured: Assumptions | None) -
     )
 
 
-def _split(args: argparse.Namespace, setting: SimulationSettings) -> Any:
+def _split(args: argparse.Namespace, run: Run, setting: SimulationSettings) -> Any:
     """Generators and trainer units of the split asked for: the experiment's share of the devices, unless it is given.
 
     Raises:
@@ -181,8 +181,7 @@ def _split(args: argparse.Namespace, setting: SimulationSettings) -> Any:
     """
     shape = setting.shape
     devices = args.gpus or setting.devices(shape)
-    share = shape.trainers * setting.devices_per_trainer / setting.devices(shape)
-    for_trainer = args.trainers or max(setting.devices_per_trainer, round(devices * share))
+    for_trainer = args.trainers or resize(run, devices).trainers
     trainers = for_trainer // setting.devices_per_trainer
     generators = (devices - trainers * setting.devices_per_trainer) // setting.devices_per_generator
     if trainers < 1 or generators < 1:

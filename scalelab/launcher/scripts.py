@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import shlex
 from collections.abc import Sequence
@@ -59,6 +60,11 @@ class LaunchJob:
         return (kept if kept[:1].isalpha() else f"run-{kept}")[:47].strip("-")
 
     @property
+    def name_of_folder(self) -> str:
+        """The name with a sign of the run's folder, so that two runs of an experiment do not share it."""
+        return f"{self.name[:38].strip('-')}-{hashlib.sha256(str(self.out).encode()).hexdigest()[:8]}"
+
+    @property
     def words(self) -> list[str]:
         """Arguments of `scalelab`."""
         sets = [word for one in (*self.sets, "Cluster.address='auto'") for word in ("--set", one)]
@@ -107,7 +113,8 @@ def slurm(
     options_of_job = [f"--bin={folder}", f"--out={job.out}", *(f"--inside={one}" for one in inside)]
     options_of_job += [f"--network={network}"] if network else []
     command = shlex.join([*options_of_job, "--", *job.words])
-    source = f"source {shlex.quote(str(setup))}\n" if setup else ""
+    # A module system's scripts read variables that are not set, and end with any status.
+    source = f"set +eu\nsource {shlex.quote(str(setup))}\nset -eu\n" if setup else ""
     return f"""\
 #!/usr/bin/env bash
 # {job.devices} devices on {job.nodes} nodes; written by `scalelab launch slurm`. Submitted again, it resumes the run.
@@ -213,10 +220,11 @@ def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int |
     entry = f"sh -c {shlex.quote(shlex.join(['scalelab', *job.words]) + _resumed(job))}"
     return f"""\
 # {job.devices} devices on {job.nodes} nodes; written by `scalelab launch k8s`. Keep other pods off its ports.
+# To go on with a run whose job has ended: kubectl delete rayjob {job.name_of_folder}, then submit this again.
 apiVersion: ray.io/v1
 kind: RayJob
 metadata:
-  name: {job.name}
+  name: {job.name_of_folder}
 spec:
   entrypoint: >-
     {entry}

@@ -38,7 +38,8 @@ class PlacementCheck:
         """The problem and the nearest placement that fits, in one line."""
         said = "; ".join(self.problems)
         if self.nearest is not None:
-            return f"{said}; what fits on {self.hardware}: {self.nearest.placement.options()}"
+            options = self.nearest.placement.options(self.hardware.device.name if self.hardware.known else None)
+            return f"{said}; what fits on {self.hardware}: {options}"
         if self.enough is not None:
             return f"{said}; it takes at least {self.enough} × {self.hardware.device.name}"
         return f"{said}; nothing fits on up to {LARGEST} × {self.hardware.device.name}: take devices with more memory"

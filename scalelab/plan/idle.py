@@ -31,28 +31,39 @@ FACTORS = tuple(1.25**power for power in range(1, 17))
 
 
 def idle_notes(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> list[str]:
-    """Say for which share of a step the trainer stands idle, and what would change that, each of it planned."""
-    if plan.placement.shared or idle(plan) < IDLE:
+    """Say which placement would be faster, and for which share of a step the trainer stands idle, if that is large.
+
+    What would change it is planned, each of it.
+    """
+    if plan.placement.shared:
         return []
+    faster = list(_faster(run, plan, device, assumed))
+    if idle(plan) < IDLE:
+        return faster
     said = f"the trainer stands idle for {idle(plan):.0%} of a step"
-    ways = [f"  {way}" for way in _ways(run, plan, device, assumed)]
+    ways = [f"  {way}" for way in (*faster, *_ways(run, plan, device, assumed))]
     return ["\n".join([f"{said}; by the plan:", *ways])] if ways else [said]
 
 
 def idle(plan: RunPlan) -> float:
-    """Share of a step for which the trainer stands idle."""
-    return 1 - plan.seconds["train"] / plan.seconds["step"]
+    """Share of a step in which the trainer neither trains, sends weights, nor copies its state for a checkpoint."""
+    busy = sum(plan.seconds[part] for part in ("train", "standstill", "checkpoint"))
+    return max(0.0, 1 - busy / plan.seconds["step"])
 
 
-def _ways(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> Iterator[str]:
+def _faster(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> Iterator[str]:
     place = plan.placement
     if place.devices <= SEARCHED:
         other = propose(run, Hardware(device, place.devices), assumed)
         if other is not None and other.seconds["step"] < SHORTER * plan.seconds["step"]:
             yield (
                 f"the same devices take {other.seconds['step']:.1f} s a step in place of {plan.seconds['step']:.1f} "
-                f"with {other.placement.options()}"
+                f"with {other.placement.options(device.name)}"
             )
+
+
+def _ways(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> Iterator[str]:
+    place = plan.placement
 
     def with_batch(factor: float) -> tuple[int, RunPlan]:
         prompts = math.ceil(run.recipe.prompts_per_step * factor)

@@ -47,13 +47,14 @@ class Placement:
         """Devices in all."""
         return self.trainers if self.shared else self.trainers + self.generators
 
-    def settings(self) -> dict[str, Any]:
-        """The bindings that give a run this placement."""
+    def settings(self, hardware: str | None = None) -> dict[str, Any]:
+        """The bindings that give a run this placement, and name the kind of device if one is given."""
         layout = {f"Layout.{axis}": size for axis, size in asdict(self.trainer.layout).items()}
         sharing: dict[str, Any] = {}
         if self.shared is not None:  # and a way of new weights that is right for both
             sharing = {"Cluster.share_devices": self.shared, "Cluster.publication": "files"}
         return {
+            **({"Cluster.hardware": hardware} if hardware else {}),
             "Cluster.trainers": self.trainers,
             "Cluster.generators": self.engines,
             "Cluster.devices_per_node": self.per_node,
@@ -90,9 +91,9 @@ class Placement:
         except ValueError:
             return None
 
-    def options(self) -> str:
-        """Options of the command line for this placement."""
-        return " ".join(f"--set {name}={value!r}" for name, value in self.settings().items())
+    def options(self, hardware: str | None = None) -> str:
+        """Options of the command line for `settings`."""
+        return " ".join(f"--set {name}={value!r}" for name, value in self.settings(hardware).items())
 
 
 def placement(run: Run) -> Placement:

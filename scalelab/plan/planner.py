@@ -31,8 +31,7 @@ from scalelab.plan.speed import (
     cache_sequences,
     copy_seconds,
     host_step_seconds,
-    splits_head,
-    training_flops,
+    step_flops,
     training_seconds,
 )
 from scalelab.plan.step_time import StepTime
@@ -50,10 +49,10 @@ class RunPlan:
         trainer: GiB on the fullest trainer rank.
         generator: GiB on a generator's device.
         seconds: of a step: "train", "checkpoint" (copies of the trainer's state to host memory, while it waits),
-            "generate" and "verify" (both with evaluations), "publish" (from the trainer's first copy to the last
-            engine's new weights), "hold" (what a step takes at least, whatever the devices: the longest completion over
-            the steps that it may last, and a publication), "step", which they make, and "evaluations", what evaluations
-            add to it.
+            "standstill" (of the trainer, while it sends weights), "generate" and "verify" (both with evaluations),
+            "publish" (from the trainer's first copy to the last engine's new weights), "hold" (what a step takes at
+            least, whatever the devices: the longest completion over the steps that it may last, and a publication),
+            "step", which they make, and "evaluations", what evaluations add to it.
         evaluation: one of them.
         driver: cores that the driver is busy with.
         decoding: an engine in steady state.
@@ -99,13 +98,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     evaluated = time.evaluated(evaluated, checkpoint, one_evaluation)
     seconds = time.with_evaluations(evaluated, checkpoint, one_evaluation)
     driver = driver_cores((time.completions + evaluated) / seconds["step"])
-    flops = time.completions * training_flops(
-        hf,
-        place.trainer.recompute,
-        length.mean + assumed.prompt,
-        length.square + 2 * assumed.prompt * length.mean,
-        split_head=splits_head(place.trainer),
-    )
+    flops = step_flops(hf, place.trainer, time.completions, length, assumed)
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
     room = cache_sequences(hf, place.generator, length, assumed)
     own = one_evaluation, driver, time.engine, room, time.started, flops, problems

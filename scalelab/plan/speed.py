@@ -135,24 +135,38 @@ def training_seconds(
     The products of a mixture wait for its busiest expert rank (`Assumptions.imbalance`, of the experts' share of them),
     those of attention for the slowest context rank.
     """
-    tokens = length.mean + assumed.prompt
-    square = length.square + 2 * assumed.prompt * length.mean + assumed.prompt**2
-    split, reference = splits_head(config), config.reference
-    products = training_flops(hf_config, config.recompute, tokens, square, split_head=split, reference=reference)
-    layout = config.layout
+    tokens, square = _sequence(length, assumed)
+    layout, trained = config.layout, completions * (1 - assumed.dropped)
     slower = slowest_stretch(hf_config, config.tokens_per_micro_batch, tokens, square, layout.context) - 1
-    passes = (3.5 if config.recompute == "none" else 4.5) + reference
-    products += slower * passes * attention_flops(hf_config, tokens, square)
-    flops = completions * (1 - assumed.dropped) * products
+    passes = (3.5 if config.recompute == "none" else 4.5) + config.reference
+    flops = step_flops(hf_config, config, completions, length, assumed)
+    flops += trained * slower * passes * attention_flops(hf_config, tokens, square)
     rows = ranks / (layout.tensor * layout.pipeline * layout.context)
     micro_batches = max(1.0, completions * tokens / rows / config.tokens_per_micro_batch)
     fill = 1 + (layout.pipeline - 1) / micro_batches
     mixture = "num_moe_experts" in shape(hf_config).fields
     mfu = _mixture_mfu(hf_config, device, assumed) if mixture else assumed.mfu
     waits = 1 + (assumed.imbalance - 1) * _routed_share(hf_config) if mixture else 1.0
-    own = completions * (1 - assumed.dropped) * tokens / rows / layout.context
+    own = trained * tokens / rows / layout.context
     exchanged = exchange_seconds(hf_config, config, ranks, own, device, assumed.exchange)
     return (flops / (ranks * device.tflops * 1e12 * mfu) * waits + exchanged) * fill
+
+
+def step_flops(
+    hf_config: dict[str, Any], config: TrainerSetup, completions: float, length: Moments, assumed: Assumptions
+) -> float:
+    """FLOP of one optimiser step, over all ranks; completions that filtering leaves out are not trained on."""
+    split, reference = splits_head(config), config.reference
+    each = training_flops(
+        hf_config, config.recompute, *_sequence(length, assumed), split_head=split, reference=reference
+    )
+    return completions * (1 - assumed.dropped) * each
+
+
+def _sequence(length: Moments, assumed: Assumptions) -> tuple[float, float]:
+    """Mean tokens of a prompt with its completion, and the mean of their square."""
+    prompt = assumed.prompt
+    return length.mean + prompt, length.square + 2 * prompt * length.mean + prompt**2
 
 
 def slowest_stretch(hf_config: dict[str, Any], row: int, tokens: float, square: float, parts: int) -> float:

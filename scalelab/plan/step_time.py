@@ -89,6 +89,7 @@ class StepTime:
             step = self._train + checkpoint + publish / self._round
             step += max(generate, hold, graded_after + verify, drive)
         parts = {"train": self._train, "checkpoint": checkpoint, "generate": generate, "verify": verify}
+        parts["standstill"] = self._weights.standstill / (1 if self._pipeline else self._round)
         return parts | {"publish": publish, "hold": hold, "step": step}
 
     def evaluated(self, due: float, checkpoint: float, one: EvaluationCost) -> float:

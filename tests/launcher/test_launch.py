@@ -194,6 +194,55 @@ def test_a_node_of_a_rayjob_has_memory_for_what_its_trainer_ranks_keep_there(
     assert int(memory.removesuffix("Gi")) % 64 == 0
 
 
+def test_a_runs_name_in_kubernetes_is_that_of_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    def named(out: str, *sets: str) -> str:
+        return yaml.safe_load(launched(capsys, "k8s", "h100/scalerl_8b", "--out", out, *K8S, *sets))["metadata"]["name"]
+
+    one = named("/runs/a")
+    assert one != named("/runs/b", "--set", "OptimizerConfig.lr=1e-6")
+    assert one == named("/runs/a")
+    assert re.fullmatch(r"[a-z][-a-z0-9]{0,46}", one)
+
+
+PACKED = ("Cluster.trainers=6", "SFT.trainers=6", "Layout.tensor=2", "Cluster.generators=3")
+
+
+def test_what_is_asked_for_is_what_the_run_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    """No more devices of a node than it has use for, and all devices of the nodes that it fills."""
+    assert "--gpus-per-node=1\n" in launched(capsys, "slurm", "smollm2_one_gpu", "--out", "/shared/a")
+    pod = launched(capsys, "k8s", "smollm2_gpu", "--out", "/runs/a", *K8S)
+    assert 'nvidia.com/gpu: "2"' in pod
+    sets = [word for one in (*PACKED, "GeneratorConfig.tensor_parallel=4") for word in ("--set", one)]
+    text = launched(capsys, "slurm", "h100/scalerl_8b_node", "--out", "/shared/a", *sets)
+    assert "--nodes=3\n#SBATCH --gpus-per-node=8\n" in text  # 6 and none, 4 and 4, 4
+
+
+def test_a_placement_that_is_proposed_for_other_devices_can_be_launched(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "scalerl_8b", "--hardware", "h100"]) == 1
+    proposed = shlex.split(capsys.readouterr().out.strip().splitlines()[-1])
+    assert "--nodes=10\n" in launched(capsys, "slurm", "scalerl_8b", "--out", "/shared/a", *proposed)
+
+
+def test_a_setup_may_read_variables_that_are_not_set_and_a_container_sees_what_the_run_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setup = tmp_path / "setup.sh"
+    setup.write_text("export LD_LIBRARY_PATH=/opt/nccl/lib:$LD_LIBRARY_PATH\nfalse\n")
+    text = launched(
+        *(capsys, "slurm", "h100/scalerl_8b", "--out", "/shared/runs/a", "--setup", str(setup)),
+        *("--container", "an/image", "--mounts", "/data:/data"),
+    )
+    head = text.partition("# Print NCCL")[0].replace(str(ROOT), str(tmp_path))
+    environment = {"PATH": os.environ["PATH"]}
+    command = ["bash", "-c", f"{head}echo $LD_LIBRARY_PATH"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("/opt/nccl/lib:\n", 0)
+    mounts = re.search(r"--container-mounts=([^ ']*)", text)
+    assert mounts is not None
+    places = [one.partition(":")[0] for one in mounts[1].split(",")]
+    assert places == [str(ROOT), "/shared/runs", "/shared/model", "/data"]
+
+
 def test_a_rayjobs_folder_is_named_without_detours(capsys: pytest.CaptureFixture[str]) -> None:
     text = launched(capsys, "k8s", "h100/scalerl_8b", "--out", "/runs/b/../a", *K8S)
     assert "--out /runs/a --set" in text
@@ -224,7 +273,7 @@ def test_a_rayjob_that_is_made_anew_resumes_its_run(tmp_path: Path, capsys: pyte
     ("words", "seconds"),
     [
         *(("90", 5400), ("90:30", 5430), ("1:30:05", 5405), ("2-00", 172_800), ("1-2:3", 93_780), ("1-2:3:4", 93_784)),
-        ("UNLIMITED", None),
+        *(("UNLIMITED", None), ("0", None)),
     ],
 )
 def test_a_time_limit_is_read_as_slurm_reads_it(words: str, seconds: float | None) -> None:

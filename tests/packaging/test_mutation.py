@@ -18,7 +18,7 @@ def test_a_mistake_is_noticed_by_tests_that_fail_and_not_by_tests_that_do_not_en
     (tmp_path / "one.py").write_text("ONE = 1\n")
     (tmp_path / "test_one.py").write_text("from one import ONE\n\n\ndef test_one():\n    assert ONE == 1\n")
     mistake = mutation.Mistake("one.py", text, ("test_one.py",))
-    assert mutation.seen(mistake, tmp_path, 5.0 if outcome == "timed out" else 120.0) == outcome
+    assert mutation.seen(mistake, tmp_path, 5.0 if outcome == "timed out" else 120.0, {}) == outcome
     assert (tmp_path / "one.py").read_text() == "ONE = 1\n"
 
 

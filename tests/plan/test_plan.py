@@ -22,7 +22,7 @@ from scalelab.hardware import Hardware, device
 from scalelab.plan.lengths import LogNormal
 from scalelab.plan.memory import export_bytes, head_bytes, trainer_memory
 from scalelab.plan.placement import placement, resize
-from scalelab.plan.planner import RunPlan, fine_tuning_seconds, plan_of, propose
+from scalelab.plan.planner import RunPlan, fine_tuning_seconds, moments_of, plan_of, propose
 from scalelab.plan.sizes import held
 from scalelab.plan.speed import Assumptions, attention_flops, decoding, host_step_seconds, training_flops
 from scalelab.run.config import Run
@@ -202,6 +202,35 @@ def test_training_flops_are_those_of_every_product(dense: Run, scout: Run) -> No
         assert training_flops(hf, "none", tokens, tokens**2) == pytest.approx(expected, rel=1e-9)
         again = training_flops(hf, "full", tokens, tokens**2) - expected
         assert again == pytest.approx(tokens * forward + attention / 3.5, rel=1e-9)
+
+
+def test_flops_of_a_step_are_those_of_what_is_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for dropped in ("0", "0.5", "1"):
+        cli.main(["plan", "h100/scalerl_8b", "--dropped", dropped, "--json"])
+        found.append(json.loads(capsys.readouterr().out)["flops_per_step"])
+    assert found == pytest.approx([found[0], found[0] / 2, 0.0])
+    run = resolve("h100/scalerl_8b").run
+    length = moments_of(run, assumed := Assumptions())
+    tokens, square = length.mean + assumed.prompt, length.square + 2 * assumed.prompt * length.mean + assumed.prompt**2
+    each = training_flops(run.model.to_hf(), run.trainer.recompute, tokens, square, split_head=True)
+    assert found[0] == pytest.approx(run.recipe.completions_per_step * each)
+
+
+def test_a_set_that_has_too_few_problems_does_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "smollm2_sums", "--set", "Evaluation.prompts=10000"]
+    assert cli.main(asked) == 1
+    assert "does not run: task chain_sum has about" in capsys.readouterr().out
+    assert cli.main([*asked, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["fits"]
+    assert any("held-out problems" in problem for problem in found["problems"])
+
+
+def test_the_limit_that_ends_a_run_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for sets, limit in (((), "hours"), (("--set", "Budget.steps=1000"), "steps")):
+        cli.main(["plan", "scalerl_8b_long", *sets])
+        assert f"as Budget.{limit} ends it" in capsys.readouterr().out
 
 
 def test_attention_counts_every_pair_that_is_not_masked(scout: Run) -> None:

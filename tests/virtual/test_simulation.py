@@ -298,13 +298,17 @@ def test_the_command_prints_both_splits(capsys: pytest.CaptureFixture[str]) -> N
     assert "trainer idle" in capsys.readouterr().out
 
 
+ENDLESS = (("hours", "inf"), ("hours", "nan"), ("median", "0"), ("sigma", "-1"), ("prompt-tokens", "-5"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["--rate", "speed=1"], "there is no rate 'speed'"),
         (["--rate", "step_seconds=fast"], "give a number"),
         (["--kept", "0"], "share above 0"),
-        (["--gpus", "1"], "give both at least that"),
+        *(([f"--{name}", value], f"--{name} {float(value):g}: give a number above 0") for name, value in ENDLESS),
+        (["--gpus", "1"], "1 devices are too few for 2 trainer ranks"),
     ],
 )
 def test_wrong_options_are_said_in_one_line(
@@ -312,6 +316,17 @@ def test_wrong_options_are_said_in_one_line(
 ) -> None:
     assert main(["simulate", "scalerl_8b", *arguments]) == 1
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gpus", [96, 144, 200])
+def test_simulate_splits_devices_as_the_plan_does(gpus: int, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["h100/scalerl_17bx16", "--gpus", str(gpus), "--json"]
+    main(["plan", *asked])
+    roles = json.loads(capsys.readouterr().out)["roles"]
+    main(["simulate", *asked, "--no-search", "--hours", "0.2", "--no-evaluations"])
+    found = json.loads(capsys.readouterr().out)
+    split, each = found["split"], (found["devices_per_generator"], found["devices_per_trainer"])
+    assert (split["generators"] * each[0], split["trainers"] * each[1]) == (roles["generator"], roles["trainer"])
 
 
 def test_engines_with_too_few_places_for_a_group_are_refused() -> None:
