@@ -11,6 +11,7 @@ from __future__ import annotations
 from scalelab.experiment import load, resolve_experiment
 from scalelab.hardware import device
 from scalelab.plan.driver import driver_seconds
+from scalelab.plan.idle import idle
 from scalelab.plan.placement import resize
 from scalelab.plan.planner import plan_of
 from scalelab.plan.speed import Assumptions
@@ -42,15 +43,16 @@ def row(name: str, devices: int, prompts: int) -> str:
     ((member, experiment),) = load(name).items()
     settings = [f"Recipe.prompts_per_step={prompts}", "Evaluation.every=1000000"]
     run = resolve_experiment(member, experiment, settings).run
-    seconds = plan_of(run, resize(run, devices), device("h100"), Assumptions()).seconds
+    plan = plan_of(run, resize(run, devices), device("h100"), Assumptions())
+    seconds = plan.seconds
     step, completions = seconds["step"], run.recipe.completions_per_step
     limits = {"trainer": seconds["train"], "engines": seconds["generate"], "longest completion": seconds["hold"]}
     limits["driver"] = driver_seconds(completions)
     held = max(limits, key=limits.__getitem__)
     hours = devices * step / 3600 / completions * 1e6
-    cost, idle = hours * PRICE, 1 - seconds["train"] / step
+    cost, idles = hours * PRICE, idle(plan)
     size = f"{devices:,} | {completions:,}"
-    return f"| {name} | {size} | {step:.1f} | {hours:,.0f} | {cost:,.0f} | {idle:.0%} | {held} |"
+    return f"| {name} | {size} | {step:.1f} | {hours:,.0f} | {cost:,.0f} | {idles:.0%} | {held} |"
 
 
 if __name__ == "__main__":
