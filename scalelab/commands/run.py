@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -312,6 +313,8 @@ def _resume(args: argparse.Namespace) -> None:
             )
         asked = resolve_experiment(name, experiment, args.sets, imports=True)
         path = args.out or (path if (path / MANIFEST).exists() else latest_folder(name))
+    elif args.out is not None and args.out.resolve() != path.resolve():
+        raise LabError(f"{path} is the run that --resume goes on with, in its own folder: leave --out {args.out} out")
     read_run_manifest(path)
     own = resolve(str(path / "config.gin"), imports=True)
     _prepare(args, own.run)
@@ -354,6 +357,8 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
     devices = cluster_devices(address, device) if together else None
     if not 0 < args.stop_error < 1:
         raise LabError(f"--stop-error {args.stop_error:g} is no probability: give one between 0 and 1, such as 0.05")
+    if args.hours is not None and not 0 < args.hours < math.inf:
+        raise LabError(f"--hours {args.hours:g}: give a number of device-hours above 0")
     options = SweepOptions(args.hours, args.stop_losers, args.stop_error, devices, args.jobs or 1)
     outcomes = Sweep(members, options, lambda line: print(line, file=sys.stderr, flush=True)).run()
     root = args.out or Path(*members[0].path.parts[:2])  # runs/FAMILY

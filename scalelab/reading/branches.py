@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
 from scalelab.reading.curve import Curve
+
+DISTINCT = 3
+"""Different pass rates from which two curves do not agree by chance."""
 
 
 def trunk_points(item: Curve, others: Sequence[Curve]) -> np.ndarray:
@@ -44,9 +48,11 @@ def parents_first(curves: Sequence[Curve]) -> list[int]:
 def counted_once(curves: Sequence[Curve]) -> list[Curve]:
     """The curves, each evaluation in one of them alone: a branch leaves its trunk to its parent, where that is there.
 
-    A curve that has nothing of its own is left out. For evidence that is pooled over runs: a trunk that counted twice
-    would make its intervals too narrow.
+    A curve that has nothing of its own is left out, as a copy of another has. For evidence that is pooled over runs: a
+    trunk that counted twice would make its intervals too narrow.
     """
+    copied = copies(curves)
+    curves = [item for index, item in enumerate(curves) if index not in copied]
     if all(item.fork is None for item in curves):
         return list(curves)
     kept: dict[int, Curve] = {}
@@ -57,6 +63,27 @@ def counted_once(curves: Sequence[Curve]) -> list[Curve]:
         elif own_N.any():
             kept[index] = curves[index].select(own_N)
     return [kept[index] for index in sorted(kept)]
+
+
+def copies(curves: Sequence[Curve]) -> dict[int, int]:
+    """Index of each curve of which another has all evaluations → that other's index; of equal ones the first stays.
+
+    A backup of a run is such a copy. Two runs never have so many equal numbers, unless they never pass.
+    """
+    found: dict[int, int] = {}
+    own = [index for index, item in enumerate(curves) if item.fork is None]
+    own.sort(key=lambda index: -len(curves[index]))
+    for place, index in enumerate(own):
+        if len(np.unique(curves[index].pass_rate_N)) >= DISTINCT:
+            whole = (other for other in own[:place] if other not in found and _holds(curves[other], curves[index]))
+            found.update((index, other) for other in islice(whole, 1))
+    return found
+
+
+def _holds(whole: Curve, part: Curve) -> bool:
+    """True if a curve begins with all evaluations of another."""
+    pairs = ((whole.compute_N, part.compute_N), (whole.pass_rate_N, part.pass_rate_N))
+    return whole.task == part.task and all(np.array_equal(one_N[: len(part)], other_N) for one_N, other_N in pairs)
 
 
 def with_trunks_told(curves: Sequence[Curve]) -> list[Curve]:

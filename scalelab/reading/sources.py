@@ -13,7 +13,7 @@ import numpy as np
 from scalelab.arrays import Array
 from scalelab.errors import LabError
 from scalelab.reading import tensorboard
-from scalelab.reading.branches import counted_once, with_trunks_told
+from scalelab.reading.branches import copies, counted_once, with_trunks_told
 from scalelab.reading.cells import numbers
 from scalelab.reading.columns import recognise
 from scalelab.reading.curve import Curve, check_numbers, same_unit
@@ -236,7 +236,8 @@ def pool(curves: Sequence[Curve], run: str) -> list[Curve]:
     unit = same_unit(curves)
     pooled = []
     for task in dict.fromkeys(item.task for item in curves):
-        members = counted_once([item for item in curves if item.task == task])
+        given = [item for item in curves if item.task == task]
+        members, copied = counted_once(given), copies(given)
         seeds = [seed for item in members for seed in item.seeds]
         if not all(seeds) or len(set(seeds)) < len(seeds):
             seeds = [f"{item.run} {seed}".strip() for item in members for seed in item.seeds]
@@ -258,7 +259,13 @@ def pool(curves: Sequence[Curve], run: str) -> list[Curve]:
             unit=unit,
             epoch_end=max(ends) if ends else None,
             fit_window=members[0].fit_window if len({item.fit_window for item in members}) == 1 else (None, None),
-            notes=tuple(dict.fromkeys(note for item in members for note in item.notes)),
+            notes=(
+                *dict.fromkeys(note for item in members for note in item.notes),
+                *(
+                    f"{given[one].source} is a copy of {given[of].source}, and counts once"
+                    for one, of in copied.items()
+                ),
+            ),
             recipe=members[0].recipe if len({item.recipe for item in members}) == 1 else "",
             clock=members[0].clock if len({item.clock for item in members}) == 1 else "",
             places=dict(set.intersection(*(set(item.places.items()) for item in members))),
@@ -296,7 +303,10 @@ def pool_seeds(curves: Sequence[Curve]) -> tuple[list[Curve], list[str]]:
             continue
         name = runs[0]
         pooled += pool(members, name)
-        notes.append(f"{', '.join(runs)} differ in their seed alone and were pooled as {name}")
+        copied = copies(members)
+        own = dict.fromkeys(item.run for index, item in enumerate(members) if index not in copied)
+        if len(own) > 1:
+            notes.append(f"{', '.join(own)} differ in their seed alone and were pooled as {name}")
     return pooled, notes
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from scalelab.curves import Options
 from scalelab.errors import LabError
 from scalelab.reading import Reading
+from scalelab.reading.settings import refuse_unknown_tasks
 from scalelab.view.lab import Lab
 from scalelab.view.rollouts import Rollouts
 from scalelab.view.run import ViewedRun
@@ -58,8 +59,11 @@ def read_lab(sources: Sequence[Path], options: Options | None = None, reading: R
     lab = Lab(sources, reading, options)
     lab.update()
     if not lab.curves:
-        problems = [text for run in lab.runs.values() for text in run.problems] or ["no evaluations yet"]
+        of_tasks = f" of {' or '.join(reading.tasks)}" if reading and reading.tasks else ""
+        problems = [text for run in lab.runs.values() for text in run.problems] or [f"no evaluations{of_tasks} yet"]
         raise LabError(f"{', '.join(map(str, sources))}: {problems[0]}")
+    if reading:
+        refuse_unknown_tasks(reading.tasks, [item.task for item in lab.curves])
     return lab
 
 

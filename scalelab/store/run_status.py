@@ -68,11 +68,21 @@ def run_status(path: Path) -> RunStatus:
     state = state_of(str(manifest.get("status", "unknown")), status, age, quiet)
     faults = read_lines(path / FAULTS) if (path / FAULTS).exists() else []
     reason = manifest.get("reason")
-    going = state in (*GOING, "interrupted") and (path / METRICS).exists()
-    measured = pace(manifest, read_lines(path / METRICS)) if going else None
+    steps = read_lines(path / METRICS) if (path / METRICS).exists() else []
+    measured = pace(manifest, steps) if steps and state in (*GOING, "interrupted") else None
+    if steps:  # the file is written every few seconds, and steps at once
+        budget = manifest.get("budget")
+        most = budget.get("steps") if isinstance(budget, dict) else None
+        told = {"steps": most, "unit": manifest.get("compute_unit")}
+        last = {name: steps[-1].get(name) for name in ("step", "compute")}
+        status = told | status | {name: value for name, value in last.items() if _is_amount(value)}
     return RunStatus(
         str(path), state, reason if isinstance(reason, str) else None, age, quiet, status, faults, measured
     )
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15
 
 
 def state_of(said: str, status: Mapping[str, Any], age: float | None, quiet: float) -> str:

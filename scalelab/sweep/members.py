@@ -112,6 +112,8 @@ def members(
     Raises:
         LabError: a member does not resolve, or its folder is a run's.
     """
+    if seeds and len(set(seeds)) < len(seeds):
+        raise LabError(f"--seeds {' '.join(map(str, seeds))}: name each seed once")
     found = []
     for (name, experiment), point in itertools.product(experiments.items(), points):
         family, _, member = name.partition("/")
@@ -139,4 +141,7 @@ def _lines(path: Path, tail: int = 65_536) -> list[dict[str, Any]]:
         file.seek(max(0, size - tail))
         content = file.read()
     whole = content[: content.rfind(b"\n") + 1].split(b"\n")
-    return [json.loads(line) for line in (whole if size <= tail else whole[1:]) if line]
+    try:
+        return [json.loads(line) for line in (whole if size <= tail else whole[1:]) if line]
+    except ValueError as error:
+        raise LabError(f"{path}: a line is not JSON ({error}); `scalelab check {path.parent}` names it") from None

@@ -252,10 +252,10 @@ class VirtualRun:
     async def rest(self) -> None:
         """Evaluate what is due, take a checkpoint, and leave engines and clock as a resumed run finds them.
 
-        A run that is not asked to stop would not rest here. So that both are the same run, `--resume` passes over a
-        checkpoint that is not due.
+        A run that is not asked to stop would not rest here, or not with the same groups drawn, as one that is asked to
+        draws no more. So that both are the same run, `--resume` passes over a checkpoint that is not due.
         """
-        due = not self.loop.stopping or self.loop.failure is not None or self._checkpoint_due
+        due = not self.loop.stopping or self.loop.failure is not None
         self.trainer.forget()
         self.graders.forget()
         self.engines.version = self.books.version  # they get these weights before anything else
@@ -273,11 +273,6 @@ class VirtualRun:
             if due:  # a copy keeps one checkpoint, and none but those that are due can be gone on from
                 self._copier.update()
         self._journal.begin()
-
-    @property
-    def _checkpoint_due(self) -> bool:
-        """True if a run that is not asked to stop takes a checkpoint now."""
-        return self._checkpoint_store.due and self.loop.save_due
 
     async def go_back(self, error: TrainerLostError) -> None:
         """Fail: the trainer is in this process, so its end is the end of the run until it is resumed."""

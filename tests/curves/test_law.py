@@ -324,17 +324,18 @@ def test_seeds_of_one_recipe_are_known_by_their_settings_not_by_their_text(tmp_p
         "c": "Run.seed = 1\nOptimizerConfig.lr = 2e-3\nRecipe.max_tokens = 100",
     }
     for name, text in texts.items():
-        (write_evals(tmp_path / name) / "config.gin").write_text(text)
+        (write_evals(tmp_path / name, 0.01 * ord(name)) / "config.gin").write_text(text)
     pooled, notes = pool_seeds([item for name in texts for item in read_sources([tmp_path / name])])
     assert [len(item.seeds) for item in pooled] == [2, 1]
     assert notes == ["a, b differ in their seed alone and were pooled as a"]
 
 
-def write_evals(folder: Path) -> Path:
+def write_evals(folder: Path, above: float = 0.0) -> Path:
     """A run folder with three evaluations and nothing else."""
     folder.mkdir(exist_ok=True)
     lines = [
-        {"step": step, "task": "math", "compute": float(step), "pass_rate": 0.3 + 0.1 * step} for step in (1, 2, 3)
+        {"step": step, "task": "math", "compute": float(step), "pass_rate": (0.3 + 0.1 * step + above) % 1}
+        for step in (1, 2, 3)
     ]
     (folder / "evals.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return folder

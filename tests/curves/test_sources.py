@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalelab.curves import fit, pool, read_sources
+from scalelab.cli import main
+from scalelab.curves import curve, fit, pool, read_sources
 from scalelab.curves.fitting.joint import select_window
 from scalelab.errors import LabError
 from scalelab.reading.curve import binomial_stderr
+from tests.helpers.view_runs import made_run
 
 ROWS = [(0.0, 0.2), (10.0, 0.3), (20.0, 0.4), (30.0, 0.5)]
 
@@ -96,8 +98,8 @@ def test_seeds_by_column_and_by_pooling(tmp_path: Path) -> None:
     (item,) = read_sources([write(tmp_path / "s.csv", text)])
     assert item.seeds == ("0", "1")
     assert item.seed_N.tolist() == [0, 1] * 4
-    lines = "compute,pass_rate\n" + "".join(f"{c},{r}\n" for c, r in ROWS)
-    both = read_sources([write(tmp_path / "x.csv", lines), write(tmp_path / "y.csv", lines)])
+    lines = ["compute,pass_rate\n" + "".join(f"{c},{r + more}\n" for c, r in ROWS) for more in (0.0, 0.01)]
+    both = read_sources([write(tmp_path / f"{name}.csv", text) for name, text in zip("xy", lines)])
     (pooled,) = pool(both, "recipe")
     assert (pooled.run, pooled.seeds, len(pooled)) == ("recipe", ("x", "y"), 8)
 
@@ -442,3 +444,23 @@ def test_a_star_takes_the_columns_of_a_wide_table_for_tasks_and_leaves_gaps_out(
     np.testing.assert_array_equal(code.pass_rate_N, [0.1, 0.2, 0.4, 0.45])
     with pytest.raises(LabError, match=r"no column 'test/\*' for pass_rate"):
         read_sources([source], {"compute": "Step", "pass_rate": "test/*"})
+
+
+def test_a_copy_of_a_run_is_no_seed_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A backup, whole or of an earlier day, counts once; the same rates by chance do not make a copy."""
+    runs = tmp_path / "runs"
+    for name in ("one", "backup", "early"):
+        made_run(runs / name, rollouts=False)
+    lines = (runs / "early" / "evals.jsonl").read_text().splitlines(keepends=True)
+    (runs / "early" / "evals.jsonl").write_text("".join(lines[: len(lines) // 2]))
+    made_run(runs / "other", rollouts=False, seed=1)
+    pooled = pool(read_sources([runs]), "all")
+    alone = pool(read_sources([runs / "one", runs / "other"]), "all")
+    for item, expected in zip(pooled, alone, strict=True):
+        assert len(item.seeds) == 2
+        np.testing.assert_array_equal(item.pass_rate_N, expected.pass_rate_N)
+        assert sum("is a copy of" in note for note in item.notes) == 2
+    main(["fit", str(runs), "--pool", "all"])
+    assert capsys.readouterr().out.count("early is a copy of") == len(pooled)
+    never = [curve([0, 1, 2, 3], [0.0, 0.0, 0.0, 0.1], run=name) for name in "ab"]
+    assert len(pool(never, "never")[0].seeds) == 2

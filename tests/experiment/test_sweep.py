@@ -159,6 +159,32 @@ def test_jobs_that_would_disturb_each_other_are_refused(words: list[str], messag
     assert re.search(message, capsys.readouterr().err)
 
 
+FAMILY = ["schedules_miniature", "--only", "synchronous"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*FAMILY, "--seeds", "0", "1", "0"], "--seeds 0 1 0: name each seed once"),
+        *(([*FAMILY, "--hours", hours], f"--hours {hours}: give a number of device-hours") for hours in ("-1", "nan")),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_refused_in_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: Any
+) -> None:
+    assert main(["run", *words, "--out", str(tmp_path / "family")]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "family").exists()
+
+
+def test_a_damaged_line_of_a_member_is_named(tmp_path: Path) -> None:
+    [run] = family(tmp_path, "loss")
+    run.path.mkdir(parents=True)
+    (run.path / "evals.jsonl").write_text('{"garbage": \n{}\n')
+    with pytest.raises(LabError, match=r"seed_0/evals.jsonl: a line is not JSON .*; `scalelab check .*` names it"):
+        run.evaluations()
+
+
 def test_the_budget_ends_what_runs_and_starts_nothing_more(tmp_path: Path) -> None:
     runs = family(tmp_path, "loss", "schedule", "curriculum")
     children = {"loss": (0, 0.0, 4.0), "schedule": (0, 100.0, 7.0)}

@@ -132,6 +132,11 @@ def test_a_source_without_points_is_refused(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "evals.jsonl").write_text("")
     assert main(["report", str(tmp_path), "-o", str(tmp_path / "r.html")]) == 1
     assert "no evaluations yet" in capsys.readouterr().err
+    made_run(tmp_path / "run", rollouts=False)
+    for more in ([], ["--task", "math"]):
+        asked = ["report", str(tmp_path / "run"), "--task", "nosuch", *more, "-o", str(tmp_path / "r.html")]
+        assert main(asked) == 1
+        assert ("no task 'nosuch'" if more else "no evaluations of nosuch yet") in capsys.readouterr().err
     assert not (tmp_path / "r.html").exists()
 
 

@@ -29,6 +29,7 @@ from scalelab.store.waiting_rollouts import read_rollouts, write_rollouts
 from scalelab.waiting import LostError
 from scalelab.watch.progress import Progress
 from scalelab.watch.tensorboard_writer import TensorBoardWriter
+from tests.helpers.small_runs import write_run
 
 
 def rollout(number: int, tokens: int) -> Rollout:
@@ -231,6 +232,14 @@ def test_a_finished_run_and_a_running_one_and_none_at_all_are_refused_kindly(
 def test_options_of_families_are_refused_beside_resume(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "quickstart", "--resume", *option]) == 1
     assert f"{option[0]} is for families" in capsys.readouterr().err
+
+
+def test_another_folder_beside_a_run_that_is_resumed_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run")
+    assert main(["run", str(run), "--resume", "--out", str(tmp_path / "other")]) == 1
+    assert f"leave --out {tmp_path / 'other'} out" in capsys.readouterr().err
 
 
 def test_the_newest_folder_of_a_name_is_resumed(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_the_file_is_written_now_and_then_and_a_disk_that_refuses_it_ends_nothin
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run whose manifest says that it goes on."""
-    path = write_run(tmp_path / "run")
+    path = write_run(tmp_path / "run", steps=12)
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps(manifest | {"status": "running"}))
     actors = [line("generator 0", "generating 24 completions", 0.2, version=11), line("trainer rank 0")]
@@ -182,7 +182,7 @@ def run(tmp_path: Path) -> Path:
 def test_a_run_that_goes_on_is_told_with_all_its_actors(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(run)]) == 0
     told = capsys.readouterr().out
-    for part in ("running: RL", "step 12 of 40, 0.5000 GPU-hours", "waits for a batch of finished groups, 12 s"):
+    for part in ("running: RL", "step 12 of 40, 1.5000 GPU-hours", "waits for a batch of finished groups, 12 s"):
         assert part in told
     assert "generator 0     generating 24 completions" in told
     assert main(["status", str(run), "--json"]) == 0
@@ -199,6 +199,20 @@ def test_a_run_whose_process_is_gone_is_told_so_wherever_it_ran(run: Path) -> No
         assert run_status(run).state == "gone"
     (run / "status.json").write_text(json.dumps(status | {"node": "elsewhere"}))
     assert run_status(run).state == "running"
+
+
+@pytest.mark.parametrize("said", ["running", "finished", "interrupted"])
+def test_the_step_that_is_told_is_the_last_that_was_written(
+    run: Path, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = json.loads((run / "manifest.json").read_text()) | {"status": said, "compute_unit": "GPU-hours"}
+    (run / "manifest.json").write_text(json.dumps(manifest | {"budget": {"steps": 40, "hours": None}}))
+    lines = [json.dumps({"step": step, "compute": step / 20, "time": 9.0 * step}) for step in range(1, 16)]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    for _ in range(2):
+        assert main(["status", str(run)]) == 0
+        assert "step 15 of 40, 0.7500 GPU-hours" in capsys.readouterr().out
+        (run / "status.json").unlink(missing_ok=True)
 
 
 def test_the_pace_of_a_run_is_told_beside_its_plan_and_its_budget(

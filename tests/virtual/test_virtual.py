@@ -188,6 +188,34 @@ def test_a_run_of_a_sweep_and_one_that_is_stopped_and_killed_beside_other_load_a
     assert_the_same(whole, out, folder)
 
 
+STOPPED_IN_STEP = """
+import sys
+from scalelab.cli import main
+from scalelab.run.loop import Loop
+step = Loop.step
+def stopped_in_4(self, names, waited):
+    if self.books.version == 3:
+        self.stop()
+    return step(self, names, waited)
+Loop.step = stopped_in_4
+main(sys.argv[1:])
+"""
+"""A run that is asked to stop as its fourth step begins."""
+
+
+def test_a_run_that_is_stopped_in_a_step_whose_checkpoint_is_due_is_the_same_run(folder: Path, whole: Path) -> None:
+    """From there on it draws no more: its checkpoint has other groups in flight than that of a run that goes on."""
+    out = folder / "stopped_in_step"
+    arguments = command(folder, out, *BROKEN_OFF)[3:]
+    for code in (
+        [sys.executable, "-c", STOPPED_IN_STEP, *arguments],
+        [*command(folder, out)[:4], str(out), "--resume"],
+    ):
+        subprocess.run(code, env=environment(folder), stdout=subprocess.DEVNULL, timeout=900, check=False)
+        assert "step_000004" in checkpoints(out)
+    assert_the_same(whole, out, folder)
+
+
 HARDER = ("Evaluation.sets=(@HeldOut(), @Benchmark())", "Benchmark.task=@hard/MathMiniature()", 'Benchmark.name="hard"')
 
 
