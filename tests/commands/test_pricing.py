@@ -69,3 +69,12 @@ def test_what_has_no_configuration_has_no_price(tmp_path: Path, capsys: pytest.C
     (tmp_path / "run" / "evals.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
     assert main(["fit", str(tmp_path / "run"), "--price", "h100"]) == 1
     assert "needs completions, tokens and lengths" in capsys.readouterr().err
+
+
+def test_a_run_of_a_single_step_has_a_pace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(SCHEDULES[0], tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "evals.jsonl").read_text().splitlines()]
+    kept = [{**line, "step": line["step"] // 10, "compute": line["step"] / 40} for line in lines if line["step"] <= 10]
+    (tmp_path / "run" / "evals.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    assert main(["fit", str(tmp_path / "run"), "--price", "h100"]) == 1, "two evaluations carry no curve"
+    assert re.search(r"run +math +0\.\d+ +4 a GPU-hour", capsys.readouterr().out)

@@ -10,7 +10,7 @@ import pytest
 
 from scalelab.cli import main
 from scalelab.curves import cheapest as module
-from scalelab.curves.cheapest import cheapest, cost, largest_error
+from scalelab.curves.cheapest import Study, cheapest, cost, largest_error
 from scalelab.curves.design import Plan, RunError, power, studies
 from scalelab.curves.sparing import expected_error
 
@@ -112,3 +112,16 @@ def test_costs_that_cannot_be_are_refused(given: list[str], message: str, capsys
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_study_that_takes_all_samples_throughout_names_no_place_from_which_it_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("scalelab.curves.design.run_error", lambda plan: RunError(0.01, 0.01, 0.0))
+    fewer = replace(PLAN, seeds=3, early_samples=1, full_from=0.75)
+    for plan, told in ((fewer, "= 1, samples = 4, full_from = 0.75."), (replace(fewer, early_samples=4), "= 4.")):
+        study = Study(plan, 1000, 0.9)
+        monkeypatch.setattr(module, "cheapest", lambda *asked, study=study: study)
+        asked = "--seed-spread 0.0125 --difference 0.1 --seeds 2 --samples 1 --evaluations 8 --training-completions 9"
+        assert main(["design", *asked.split()]) == 0
+        assert f"{told} It makes 1,000 completions" in " ".join(capsys.readouterr().out.split())

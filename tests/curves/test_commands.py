@@ -353,3 +353,12 @@ def test_the_closing_line_of_a_curve_without_a_limit_tells_the_farthest_forecast
     low, high = far.interval
     said = f"4 times the compute would bring {far.value:.3f} ({low:.3f} to {high:.3f})"
     assert any(said in line for line in closing_lines(curves, analyses, refused))
+
+
+def test_fit_prints_the_parameters_that_a_narrow_terminal_has_room_for_and_r0_where_it_is_wide(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = table(tmp_path / "a.csv", tasks=("math",))
+    for options, names in (([], "A +B +C_mid"), (["--wide"], "R0 +A +B +C_mid +points")):
+        assert main(["fit", source, *options]) == 0
+        assert re.search(rf"^run +task +{names}", capsys.readouterr().out, re.MULTILINE)

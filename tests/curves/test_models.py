@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import least_squares, lsq_linear
 
+from scalelab.curves import curve
 from scalelab.curves.fitting.models import LOG_ZERO, POWER, SIGMOID, Model, jacobian, log_compute, value
-from scalelab.curves.fitting.problem import influence, minimise, solve_box
+from scalelab.curves.fitting.problem import influence, make_problem, minimise, solve, solve_box
+from tests.helpers.curve_points import run_points
 
 U_N = np.linspace(-2.5, 2.5, 9)
 
@@ -109,3 +111,17 @@ def test_two_coefficients_in_a_box_agree_with_scipy(entries: list[float], seed: 
 def test_an_outlier_counts_as_much_as_a_point_at_the_cutoff(residual: float, cutoff: float) -> None:
     weighted = abs(residual) * np.sqrt(influence(np.array([residual]), cutoff))[0]
     assert weighted == pytest.approx(min(abs(residual), cutoff))
+
+
+@pytest.mark.parametrize("r0", [None, 0.2])
+@pytest.mark.parametrize("stated", [None, 0.02, 0.005])
+def test_without_a_prior_the_noise_is_the_scatter_over_points_beyond_the_parameters(
+    stated: float | None, r0: float | None
+) -> None:
+    compute, points = run_points(8, noise=0.02)
+    errors = None if stated is None else np.full(len(points), stated)
+    problem, _ = make_problem(curve(compute, points, errors), SIGMOID, r0, None)
+    theta_P, scale, _ = solve(problem)
+    squares = float(((points - value(SIGMOID, theta_P, problem.u_N)) ** 2).sum())
+    spare = len(points) - (4 if r0 is None else 3)
+    assert scale * (stated or 1) == pytest.approx((squares / spare) ** 0.5)

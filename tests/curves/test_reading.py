@@ -324,3 +324,30 @@ def test_any_two_cells_are_read_or_refused_in_one_line(
     path.write_text(f"gpu_hours,pass_rate\n0,0.1\n{','.join(cells)}\n")
     with suppress(LabError):
         read_sources([path])
+
+
+def test_a_log_of_the_last_part_of_a_run_is_refused_from_four_evaluations_on(tmp_path: Path) -> None:
+    lines = ["gpu_hours,pass_rate", "900,0.5", "950,0.51", "980,0.52", "1000,0.53"]
+    (tmp_path / "three.csv").write_text("\n".join(lines[:-1]))
+    (tmp_path / "four.csv").write_text("\n".join(lines))
+    assert len(read_sources([tmp_path / "three.csv"])[0]) == 3
+    with pytest.raises(LabError, match=r"runs from 900 to 1,000 GPU-hours only\. .* as --compute-start 900"):
+        read_sources([tmp_path / "four.csv"])
+
+
+def test_a_resumed_log_that_leaps_ahead_within_what_it_had_is_known_as_resumed() -> None:
+    steps = np.array([1.0, 2, 3, 4, 10, 5, 8, 11, 12])
+    found = stitch(steps, steps / 20, steps, "refuse", resumed=False, unit="")
+    assert found.notes == ("resumed at step 5: 1 evaluations of the part that was lost left out",)
+    assert steps[found.keep_M].tolist() == [1, 2, 3, 4, 5, 8, 11, 12]
+
+
+def test_steps_that_a_trainer_logs_under_its_own_name_are_compute(tmp_path: Path) -> None:
+    rows = "".join(f"{step},{step / 2},{0.1 + step / 100}\n" for step in range(5))
+    for name in ("trainer/global_step", "Progress/global_step"):
+        (tmp_path / "log.csv").write_text(f"{name},timing/global_step,pass_rate\n{rows}")
+        [item] = read_sources([tmp_path / "log.csv"])
+        assert (item.unit, item.compute_N.tolist()) == ("steps", [0, 1, 2, 3, 4])
+    (tmp_path / "log.csv").write_text(f"timing/global_step,other,pass_rate\n{rows}")
+    with pytest.raises(LabError, match="no column for compute"):
+        read_sources([tmp_path / "log.csv"])

@@ -19,10 +19,10 @@ from scalelab import cli
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import Hardware, device
-from scalelab.plan.lengths import LogNormal
+from scalelab.plan.lengths import LogNormal, fitting_prompt
 from scalelab.plan.memory import export_bytes, head_bytes, trainer_memory
 from scalelab.plan.placement import placement, resize
-from scalelab.plan.planner import RunPlan, fine_tuning_seconds, moments_of, plan_of, propose
+from scalelab.plan.planner import RunPlan, fastest, fine_tuning_seconds, moments_of, plan_of, propose
 from scalelab.plan.sizes import held
 from scalelab.plan.speed import Assumptions, attention_flops, decoding, host_step_seconds, training_flops
 from scalelab.run.config import Run
@@ -392,3 +392,14 @@ def test_an_engine_whose_attention_is_chunked_takes_two_milliseconds_more_a_toke
             for assumed in (ASSUMED, dataclasses.replace(ASSUMED, chunked=0.0))
         )
         assert with_it - without == pytest.approx(more, abs=2e-4)
+
+
+def test_of_trainers_that_compute_alike_the_one_that_cuts_the_model_least_is_fastest(dense: Run) -> None:
+    found = fastest(dense, 8, device("gb200"), ASSUMED)
+    assert found is not None
+    assert (found.layout.tensor, found.layout.pipeline, found.layout.context) == (1, 1, 1)
+
+
+def test_prompts_that_engines_have_no_room_for_are_taken_to_fill_a_quarter_of_it(dense: Run) -> None:
+    room = dense.generator.max_model_len - dense.recipe.max_tokens
+    assert [fitting_prompt(dense, tokens) for tokens in (room, room + 1)] == [room, round(room / 4)]

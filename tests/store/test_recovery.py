@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moe.checkpoint.folder import CheckpointPolicy, finished_checkpoints, prune, step_folder
+from moe.checkpoint.folder import (
+    STATE,
+    CheckpointPolicy,
+    digest,
+    finished_checkpoints,
+    prune,
+    read_manifest,
+    read_state,
+    step_folder,
+    write_manifest,
+)
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.disk import check_disk, disk_needed
-from scalelab.store.recovery import choose
+from scalelab.store.folder import RunFolder
+from scalelab.store.recovery import choose, lost_rollouts
 from scalelab.store.retention import Retention, prune_completions, prune_training
-from tests.helpers.small_runs import write_run
+from scalelab.store.trunk import plant, read_trunk
+from tests.helpers.small_runs import step_line, write_run, write_unnamed
 
 
 @pytest.fixture
@@ -165,3 +179,29 @@ def test_what_is_on_the_disk_already_needs_no_room(tmp_path: Path, monkeypatch: 
     with open(tmp_path / "there", "wb") as file:
         os.truncate(file.fileno(), disk_needed(large, None).total)  # sparse: it takes no room
     check_disk(tmp_path, large, None)
+
+
+@pytest.mark.parametrize(("due", "step"), [(True, 7), (False, 6)])
+def test_a_simulated_run_passes_over_a_checkpoint_that_it_took_only_because_it_was_asked_to_stop(
+    run: Path, due: bool, step: int
+) -> None:
+    folder = RunFolder(run)
+    folder.add_step(step_line(7))
+    taken = write_unnamed(folder, 7)
+    (taken / STATE).write_text(json.dumps({**read_state(taken), "virtual": {"due": due}}))
+    whole = read_manifest(taken)
+    write_manifest(taken, replace(whole, files={**whole.files, STATE: digest(taken / STATE)}))
+    folder.publish_checkpoints()
+    folder.close()
+    chosen = choose(run)
+    assert chosen.path == step_folder(run / "checkpoints", step)
+    assert [path.name for path in chosen.not_due] == ([] if due else ["step_000007"])
+
+
+def test_a_branch_takes_over_the_groups_that_wait_in_its_parents_checkpoint(run: Path, tmp_path: Path) -> None:
+    trunk, branch = read_trunk(run, None, lambda state: True), RunFolder(tmp_path / "branch")
+    branch.write_config("Run.seed = 3\n", "Run.seed = 3\n")
+    plant(trunk, branch, trunk.state)
+    branch.close()
+    assert trunk.state["rollouts"]
+    assert lost_rollouts(branch.checkpoints, trunk.state) is None

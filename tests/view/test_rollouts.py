@@ -195,3 +195,17 @@ def test_the_command_lets_no_escape_through(tmp_path: Path, capsys: pytest.Captu
         printed = capsys.readouterr().out
         assert "\x1b" not in printed
         assert "\u202e" not in printed
+
+
+def test_prompts_are_shown_with_the_beginning_of_their_texts(folder: Path) -> None:
+    rows = Rollouts(folder).prompts("math", None, None)["rows"]
+    assert {row["prompt_id"]: row["prompt"] for row in rows} == {f"math/{one}": f"What is {one}?" for one in range(6)}
+
+
+def test_a_prompt_with_fewer_completions_in_a_later_evaluation_has_not_fallen(tmp_path: Path) -> None:
+    for step, n in ((0, 4), (10, 2)):
+        path = add_rollouts(tmp_path, step, tasks=("math",), per_task=1, k=n)
+        rows = [{**row, "outcome": "passed"} for row in pyarrow.parquet.read_table(path).to_pylist()]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    found = Rollouts(tmp_path).prompts(None, 0, 10)
+    assert (found["fell"], found["rose"], found["rows"][0]["passed"]) == (0, 0, [4, 2])

@@ -24,9 +24,10 @@ from scalelab.errors import LabError
 from scalelab.reading import Reading, read_with
 from scalelab.store.run_status import SILENT
 from scalelab.store.status_file import StatusFile
+from scalelab.view.answer import measured
 from scalelab.view.bindings import GENERATIONS, PROMPTS, TOKENS, axes, bindings, differences
 from scalelab.view.discover import find_runs
-from scalelab.view.metrics import MOST_POINTS, flatten, metric_panels, thin
+from scalelab.view.metrics import MOST_POINTS, flatten, held_out_panels, metric_panels, thin
 from scalelab.view.run import ViewedRun
 from scalelab.view.timeline import timeline
 from scalelab.view.unusual import falls, foretold, unusual
@@ -392,3 +393,16 @@ def test_notes_are_read_from_the_run_s_folder(tmp_path: Path) -> None:
     (folder / "notes.md").write_text("Looks good.\nMore.\n")
     assert run.update()
     assert (run.summary()["note"], run.detail()["note"]) == ("Looks good.", "Looks good.\nMore.")
+
+
+def test_evaluations_without_a_step_or_a_figure_are_left_out_of_its_chart() -> None:
+    found = ({"step": 0, "mean_length": 20.0}, {"step": 10}, {"mean_length": 9.0}, {"step": 20, "mean_length": 30.0})
+    [chart] = held_out_panels([{**one, "task": "math"} for one in found])
+    [line] = chart["lines"]
+    assert (chart["title"], line["x"], line["y"]) == ("Mean completion length (tokens)", [0, 20], [20.0, 30.0])
+
+
+def test_the_measured_order_names_the_first_three_of_many_recipes() -> None:
+    recipes = [curve([0, 1, 2], [0.1, rate, rate], run=name) for name, rate in zip("abcd", (0.3, 0.5, 0.4, 0.2))]
+    text = measured("", recipes)["text"]
+    assert "b has the highest pass rate of 4 recipes, 0.500; next c 0.400 and a 0.300." in text
