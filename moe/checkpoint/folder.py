@@ -93,6 +93,11 @@ def finished_checkpoints(root: str | os.PathLike[str]) -> list[Path]:
     return [path for _, path in sorted((int(match[1]), path) for match, path in steps if match)]
 
 
+def checkpoints_by_step(root: str | os.PathLike[str]) -> dict[int, Path]:
+    """The finished checkpoints under ``root`` by their steps, oldest first."""
+    return {int(path.name.removeprefix("step_")): path for path in finished_checkpoints(root)}
+
+
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Read and check a checkpoint's manifest.
 
@@ -283,9 +288,9 @@ def prune(root: Path, policy: CheckpointPolicy, written: Path | None = None, unf
         written: the checkpoint that was written just now, which stays whatever others there are.
         unfinished: delete unfinished ones, too; False while another may be being written.
     """
-    steps = {path: int(path.name.removeprefix("step_")) for path in finished_checkpoints(root)}
-    kept = policy.kept(steps.values())
-    for path, step in steps.items():
+    steps = checkpoints_by_step(root)
+    kept = policy.kept(steps)
+    for step, path in steps.items():
         if step not in kept and path != written:
             _remove(path)
     for suffix in (WRITING, REPLACED) if unfinished else ():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moe.checkpoint.folder import check, finished_checkpoints, read_state
+from moe.checkpoint.folder import check, checkpoints_by_step, read_state
 from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved
@@ -120,7 +120,7 @@ class _Dropped:
 
 def _due(path: Path, sets: Sequence[ReadySet], steps: Sequence[int] | None, done: set[tuple[int, str]]) -> list[_Due]:
     """The checkpoints with the sets that each was not evaluated on."""
-    found = {int(one.name.removeprefix("step_")): one for one in finished_checkpoints(path / CHECKPOINTS)}
+    found = checkpoints_by_step(path / CHECKPOINTS)
     missing = sorted(set(steps or ()) - found.keys())
     if missing or not found:
         there = ", ".join(map(str, sorted(found))) or "none"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from moe.checkpoint.folder import check, finished_checkpoints, read_state
+from moe.checkpoint.folder import check, finished_checkpoints, read_state, step_folder
 from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
@@ -312,7 +312,7 @@ def _conservation(name: str, state: Line, steps: list[Line]) -> Iterator[str]:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         yield f"{name}: its state lacks {error}"
         return
-    if name != f"step_{version:06d}":
+    if name != step_folder("", version).name:
         yield f"{name} holds the books of step {version}"
     if version > len(steps):
         yield f"{name} is of a step that metrics.jsonl does not have"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from moe.checkpoint.folder import MANIFEST as CHECKPOINT
-from moe.checkpoint.folder import digest, finished_checkpoints
+from moe.checkpoint.folder import checkpoints_by_step, digest
 from moe.durable import PARTIAL
 from moe.errors import printable
 from scalelab.errors import LabError
@@ -86,5 +86,5 @@ def present_checkpoints(path: Path, last: int | None = None) -> dict[int, str]:
         path: the run's folder.
         last: leave out those of later steps.
     """
-    found = {int(one.name.removeprefix("step_")): one for one in finished_checkpoints(path / CHECKPOINTS)}
+    found = checkpoints_by_step(path / CHECKPOINTS)
     return {step: digest(one / CHECKPOINT)[1] for step, one in found.items() if last is None or step <= last}

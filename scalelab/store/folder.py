@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moe.checkpoint.folder import MANIFEST as CHECKPOINT
-from moe.checkpoint.folder import CheckpointPolicy, digest, finished_checkpoints
+from moe.checkpoint.folder import CheckpointPolicy, checkpoints_by_step, digest
 from moe.durable import made_whole, make_folder, sync, write_whole
 from scalelab.guarded import read_whole
 from scalelab.jsonl import plain
@@ -306,8 +306,7 @@ class RunFolder:
     def publish_checkpoints(self) -> None:
         """Give their names to the checkpoints that have become whole, and record them."""
         self._publication.publish()
-        for path in finished_checkpoints(self.checkpoints):
-            step = int(path.name.removeprefix("step_"))
+        for step, path in checkpoints_by_step(self.checkpoints).items():
             if step not in self._noted:
                 with suppress(FileNotFoundError):  # deleted meanwhile, as newer ones are whole
                     sha256 = digest(path / CHECKPOINT)[1]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from moe.checkpoint.folder import MANIFEST as CHECKPOINT
-from moe.checkpoint.folder import CheckpointPolicy, digest, finished_checkpoints
+from moe.checkpoint.folder import CheckpointPolicy, checkpoints_by_step, digest
 from moe.errors import printable
 from scalelab.guarded import read_whole
 from scalelab.store.account import EVALS, VIEWS, WALL, Account, replay
@@ -231,7 +231,7 @@ def _checkpoints(path: Path, proof: Proof) -> Iterator[str]:
     root, noted = path / CHECKPOINTS, proof.account.checkpoints
     if not root.is_dir():
         return
-    there = {int(one.name.removeprefix("step_")): one for one in finished_checkpoints(root)}
+    there = checkpoints_by_step(root)
     for step, one in there.items():
         if step in noted and _digest(one / CHECKPOINT) not in (noted[step], None):
             yield f"{one.name} is not the checkpoint that was taken at step {step}"

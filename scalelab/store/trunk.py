@@ -14,8 +14,8 @@ from moe.checkpoint.folder import MANIFEST as CHECKPOINT
 from moe.checkpoint.folder import (
     STATE,
     check,
+    checkpoints_by_step,
     digest,
-    finished_checkpoints,
     publish,
     read_manifest,
     read_state,
@@ -97,7 +97,7 @@ def read_trunk(parent: Path, step: int | None, alike: Callable[[Record], bool]) 
 
 def _chosen(parent: Path, account: Account, step: int | None, alike: Callable[[Record], bool]) -> tuple[Path, Record]:
     """The checkpoint to go on from, checked, and its state."""
-    found = {int(path.name.removeprefix("step_")): path for path in finished_checkpoints(parent / CHECKPOINTS)}
+    found = checkpoints_by_step(parent / CHECKPOINTS)
     if not found:
         raise LabError(f"{parent} has no checkpoint to go on from")
     if step is not None and step not in found:
