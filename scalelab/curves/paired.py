@@ -22,6 +22,7 @@ from scalelab.numbers import compact
 from scalelab.parquet import take_rows
 from scalelab.reading.branches import trunk_points
 from scalelab.reading.curve import Curve
+from scalelab.store.manifest import ROLLOUTS, completions_name
 
 COLUMNS = ("task", "prompt_id", "reward")
 """Columns that a file of completions must have."""
@@ -154,9 +155,9 @@ def _rewards(folder: Path, task: str, step: int) -> list[tuple[str, float]]:
     Raises:
         LabError: they are not there, or cannot be read.
     """
-    own, kept = f"step_{step:06d}", folder / "rollouts"
+    own, kept = completions_name(step), folder / ROLLOUTS
     for name in sorted(path.name for pattern in (own, f"{own}_*") for path in kept.glob(f"{pattern}.parquet")):
-        path = inside(folder, f"rollouts/{name}")
+        path = inside(folder, f"{ROLLOUTS}/{name}")
         columns = take_rows(path, None, [*COLUMNS, "outcome"]) if path is not None else {}
         rows = zip(*(columns.get(column, ()) for column in COLUMNS), columns.get("outcome", repeat(None)))
         graded = [(of, prompt, float("nan") if outcome == "error" else reward) for of, prompt, reward, outcome in rows]

@@ -17,7 +17,8 @@ from scalelab.run.books import RunBooks
 from scalelab.run.config import Run
 from scalelab.run.evaluations import EvaluationPoint
 from scalelab.run.ports import Engines, Graders, WeightsT
-from scalelab.store.folder import RunFolder, completions_name
+from scalelab.store.folder import RunFolder
+from scalelab.store.manifest import completions_name
 from scalelab.store.retention import prune_completions, prune_training
 from scalelab.watch.monitors import Watch
 from scalelab.watch.progress import Progress

@@ -15,13 +15,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from scalelab.store.chain import ChainEntry
+from scalelab.store.manifest import kind_and_step, step_of_rollouts
 from scalelab.store.retention import Retention
 
 Record = dict[str, Any]
@@ -104,8 +104,8 @@ class Account:
         kept = retention_of(self.manifest)
         steps: dict[str, dict[str, int]] = {"step": {}, "train": {}}
         for name in self.files:
-            if match := _ROLLOUTS.fullmatch(name):
-                steps[match[1]][name] = int(match[2])
+            if found := kind_and_step(name):
+                steps[found[0]][name] = found[1]
         stay = kept.kept({*steps["step"].values()})
         gone = [name for name, step in steps["step"].items() if step not in stay]
         trained = {step: name for name, step in steps["train"].items()}
@@ -138,15 +138,6 @@ class Account:
 
 _RECORDS = {"step": METRICS, "evaluation": EVALS, "alarm": ALARMS, "fault": FAULTS}
 """Kinds of lines that hold records, and the file that shows them."""
-
-
-_ROLLOUTS = re.compile(r"rollouts/(step|train)_(\d+)(?:_[\w-]+)?\.parquet")
-
-
-def step_of_rollouts(name: str) -> int | None:
-    """The step whose evaluation or training a file `rollouts/*.parquet` holds; None for other files."""
-    match = _ROLLOUTS.fullmatch(name)
-    return int(match[2]) if match else None
 
 
 def _by_step(checkpoints: dict[Any, Any]) -> dict[int, str]:

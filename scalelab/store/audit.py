@@ -18,10 +18,16 @@ from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
 from scalelab.parquet import take_rows
-from scalelab.store.account import EVALS, METRICS, Account, retention_of, step_of_rollouts
-from scalelab.store.folder import completions_name
+from scalelab.store.account import EVALS, METRICS, Account, retention_of
 from scalelab.store.lines import read_lines
-from scalelab.store.manifest import CHECKPOINTS, ROLLOUTS, check_config, read_run_manifest
+from scalelab.store.manifest import (
+    CHECKPOINTS,
+    ROLLOUTS,
+    check_config,
+    completions_name,
+    read_run_manifest,
+    step_of_rollouts,
+)
 from scalelab.store.proof import prove
 from scalelab.store.recovery import lost_rollouts
 
@@ -217,7 +223,7 @@ def _kept(evals: list[Line], manifest: Line, account: Account | None) -> set[int
     steps = {line["step"] for line in evals}
     if account is None:
         return retention_of(manifest).kept(steps)
-    return {step for step in steps if f"{ROLLOUTS}/step_{step:06d}.parquet" in account.files}
+    return {step for step in steps if f"{ROLLOUTS}/{completions_name(step)}.parquet" in account.files}
 
 
 def _completions(path: Path, evals: list[Line], kept: set[int], contents: bool) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +23,6 @@ from scalelab.store.account import (
     Account,
     Record,
     replay,
-    step_of_rollouts,
 )
 from scalelab.store.chain import JOURNAL, ChainFile, read_chain
 from scalelab.store.completions import CompletionsFile, completions_table
@@ -41,8 +39,10 @@ from scalelab.store.manifest import (
     ROLLOUTS,
     SECOND_COPY,
     START,
+    completions_name,
     config_sha256,
     manifest_text,
+    step_of_rollouts,
 )
 from scalelab.store.publication import CheckpointNames, take_over
 from scalelab.store.status_file import StatusFile
@@ -371,7 +371,7 @@ class RunFolder:
         """Write the completions of a training step, with the trainer's log-probabilities of prompt and completion."""
         from pyarrow import parquet
 
-        path = self.path / ROLLOUTS / f"train_{step:06d}.parquet"
+        path = self.path / ROLLOUTS / f"{completions_name(step, kind='train')}.parquet"
         with made_whole(path, side_by_side=True) as unfinished:
             parquet.write_table(completions_table(rollouts, logprobs), unfinished)
             self.settle(path, unfinished)
@@ -391,16 +391,6 @@ class RunFolder:
         for lines in self._lines.values():
             lines.close()
         self._journal.close()
-
-
-def completions_name(step: int, of_set: str = "") -> str:
-    """Name, without its ending, of the file of the completions of an evaluation.
-
-    Args:
-        step: of the weights.
-        of_set: of an evaluation that was made afterwards, the name of its set; else empty.
-    """
-    return f"step_{step:06d}" + (f"_{re.sub(r'[^0-9A-Za-z-]', '_', of_set)}" if of_set else "")
 
 
 def _evaluated(record: Record) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from scalelab.jsonl import plain
 
 MANIFEST, CONFIG, CHECKPOINTS, ROLLOUTS = "manifest.json", "config.gin", "checkpoints", "rollouts"
 """Names in a run's folder."""
+
+_COMPLETIONS = re.compile(r"rollouts/(step|train)_(\d{1,12})(?:_[\w-]+)?\.parquet")
+"""Files of completions: `step_000100.parquet` is the evaluation at step 100, `step_000100_aime_24.parquet` one that was
+made afterwards, `train_…` what a step trained on."""
 
 
 SECOND_COPY = "second_copy"
@@ -45,6 +50,33 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "cpu_seconds_by_role": dict,
 }
 """Types of the manifest's entries that a resumed run reads."""
+
+
+def completions_name(step: int, of_set: str = "", kind: str = "step") -> str:
+    """Name, without its ending, of a file of completions.
+
+    Args:
+        step: of the weights, or of the training.
+        of_set: of an evaluation that was made afterwards, the name of its set; else empty.
+        kind: `step` of an evaluation, `train` of what a step trained on.
+    """
+    return f"{kind}_{step:06d}" + (f"_{re.sub(r'[^0-9A-Za-z-]', '_', of_set)}" if of_set else "")
+
+
+def kind_and_step(name: str) -> tuple[str, int] | None:
+    """Kind and step of a file of completions, as `completions_name` takes them; None for other files.
+
+    Args:
+        name: its path in the run's folder.
+    """
+    match = _COMPLETIONS.fullmatch(name)
+    return (match[1], int(match[2])) if match else None
+
+
+def step_of_rollouts(name: str) -> int | None:
+    """The step whose evaluation or training a file `rollouts/*.parquet` holds; None for other files."""
+    found = kind_and_step(name)
+    return found[1] if found else None
 
 
 def read_run_manifest(path: Path) -> dict[str, Any]:

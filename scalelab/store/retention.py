@@ -11,8 +11,7 @@ from pydantic.dataclasses import dataclass
 from moe.checked import CHECKED
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.durable import sync
-
-ROLLOUTS = "rollouts"
+from scalelab.store.manifest import ROLLOUTS, step_of_rollouts
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -69,9 +68,9 @@ def prune_completions(
         steps: those whose evaluations have lines: a file without one counts for nothing.
         allowed: called before each deletion; raises where another process has taken the run over.
     """
-    files = {path: int(path.stem.split("_")[1]) for path in (folder / ROLLOUTS).glob("step_*.parquet")}
     old = set(steps) - kept.kept(steps)
-    gone = [path for path, step in files.items() if step in old]
+    files = (folder / ROLLOUTS).glob("step_*.parquet")
+    gone = [path for path in files if step_of_rollouts(f"{ROLLOUTS}/{path.name}") in old]
     for path in gone:
         allowed()
         path.unlink()
@@ -89,7 +88,8 @@ def prune_training(folder: Path, kept: Retention, allowed: Callable[[], None] = 
     """
     if kept.train_gib is None:
         return
-    files = {int(path.stem.removeprefix("train_")): path for path in (folder / ROLLOUTS).glob("train_*.parquet")}
+    present = (folder / ROLLOUTS).glob("train_*.parquet")
+    files = {step: path for path in present if (step := step_of_rollouts(f"{ROLLOUTS}/{path.name}")) is not None}
     for step in kept.too_old({step: path.stat().st_size for step, path in files.items()}):
         allowed()
         files[step].unlink()

@@ -26,11 +26,11 @@ from moe.durable import write_whole
 from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
-from scalelab.store.account import Account, Record, step_of_rollouts
+from scalelab.store.account import Account, Record
 from scalelab.store.chain import JOURNAL, read_chain
 from scalelab.store.earlier import read_account
 from scalelab.store.folder import RunFolder
-from scalelab.store.manifest import CHECKPOINTS, check_config, read_run_manifest
+from scalelab.store.manifest import CHECKPOINTS, check_config, read_run_manifest, step_of_rollouts
 from scalelab.store.recovery import DUE, belongs, lost_rollouts, step_of
 
 FROM = "from"

@@ -8,7 +8,6 @@ Axes: `_R` rows, over all files.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +19,9 @@ import numpy as np
 from scalelab.errors import LabError
 from scalelab.guarded import inside
 from scalelab.parquet import TEXT, take_rows
+from scalelab.store.manifest import ROLLOUTS, kind_and_step
 from scalelab.view.files import number
 from scalelab.view.pieces import Pieces, read_pieces
-
-NAME = re.compile(r"([a-z]+)_(\d{1,12})(?:_[\w-]{1,80})?\.parquet")
-"""Files of completions: `step_000100.parquet` is the evaluation at step 100, `step_000100_aime_24.parquet` one that was
-made afterwards, `train_…` what a step trained on."""
 
 INDEX = ("task", "prompt_id", "outcome", "reward", "tokens", "truncated", "interrupted")
 TOKENS = ("pieces", "token_ids", "logprobs", "trainer_logprobs", "forced", "spans", "versions")
@@ -221,9 +217,9 @@ class Rollouts:
     def _all(self) -> list[_File]:
         """The files of the run, in order of their steps; new and changed ones are read."""
         present = {}
-        folder = self.folder / "rollouts"
+        folder = self.folder / ROLLOUTS
         for path in folder.glob("*.parquet") if folder.is_dir() else ():
-            if NAME.fullmatch(path.name):
+            if kind_and_step(f"{ROLLOUTS}/{path.name}"):
                 present[path.name] = path
         for gone in self._files.keys() - present.keys():
             del self._files[gone]
@@ -240,13 +236,13 @@ class Rollouts:
         return sorted(found, key=lambda file: (file.step, file.kind))
 
     def _open(self, name: str) -> _File | None:
-        match = NAME.fullmatch(name)
-        assert match is not None
+        found = kind_and_step(f"{ROLLOUTS}/{name}")
+        assert found is not None
         try:
-            path = inside(self.folder, f"rollouts/{name}")
+            path = inside(self.folder, f"{ROLLOUTS}/{name}")
             if path is None:
                 return None
-            file = _File(path, match[1], int(match[2]))
+            file = _File(path, *found)
             index = take_rows(path, None, INDEX)
             if "outcome" not in index:
                 raise LabError(f"{name} has no column outcome")
