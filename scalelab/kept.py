@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tasks.cache import cache_folder
+
 MOST_ENTRIES = 4000
 """Entries above which the oldest quarter is removed."""
 
@@ -71,7 +73,7 @@ def write_entry(path: Path, content: bytes, most: int) -> bool:
 
 def user_folder() -> Path:
     """Folder of a user's fits: under `SCALELAB_CACHE`, by default `~/.cache/scalelab`."""
-    return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab")) / "fits"
+    return cache_folder() / "fits"
 
 
 def key_of(*parts: object) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -39,6 +38,7 @@ from scalelab.start.traces import Examples, PreparedTraces, TaskTraces, prepare,
 from scalelab.store.manifest import TOKENIZER
 from scalelab.store.publication import CheckpointNames
 from scalelab.watch.progress import Progress
+from tasks.cache import cache_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -88,7 +88,7 @@ def pretrained(run: Run, folder: str) -> Path:
         LabError: it is not, naming what differs.
     """
     if folder.startswith(PREFIX):
-        path = packaged_model(folder.removeprefix(PREFIX), _cache())
+        path = packaged_model(folder.removeprefix(PREFIX), cache_folder() / "base")
     elif folder.startswith(HUB):
         path = hub_model(folder.removeprefix(HUB), lambda found: _demand_shape(run, read_config(found)))
     else:
@@ -160,7 +160,7 @@ def _demand_tensors(found: ModelFolder) -> None:
 def _text_model(folder: Path) -> Path:
     """The text model of a multimodal folder, written once into the cache: engines load no part of a larger model."""
     stamp = f"{folder.resolve()} {(folder / 'config.json').stat().st_mtime_ns}"
-    target = _cache() / f"text-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
+    target = cache_folder() / "base" / f"text-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
     if not target.exists():
         try:
             with made_whole(target, side_by_side=True) as partial:
@@ -245,7 +245,7 @@ def base_model(
     prepared = prepared or prepare_traces(run, progress)
     key = cache_key(run, tokenizer, prepared)
     shipped = shipped_model(key) if cache is None else None
-    cache = cache or _cache()
+    cache = cache or cache_folder() / "base"
     folder = shipped or cache / (f"{key}-portable" if portable() else key)  # made with other kernels, it differs
     if folder.exists():
         progress.say(f"SFT: taken from {folder}{', which comes with the lab' if shipped else ''}")
@@ -294,7 +294,7 @@ def prepare_traces(run: Run, progress: Progress) -> PreparedTraces | None:
     """
     if run.sft.public is None:
         return None
-    return prepare(run, base_tokenizer(run), _cache().parent / "traces", progress.say)
+    return prepare(run, base_tokenizer(run), cache_folder() / "traces", progress.say)
 
 
 @contextmanager
@@ -319,8 +319,3 @@ def _only_maker(folder: Path, progress: Progress) -> Iterator[None]:
                 told = True
             time.sleep(0.5)
         yield
-
-
-def _cache() -> Path:
-    """Absolute path of the models that runs start from, since actors have other working directories."""
-    return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab")).absolute() / "base"

@@ -18,9 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tasks.cache import cache_folder
 from tasks.code.tests import AssertTests, CallTests, StdinTests, Tests, parse_tests
 from tasks.data.formats import Item
-from tasks.data.loading import SetAside, cache_folder
+from tasks.data.loading import SetAside
 from tasks.errors import TaskError
 from tasks.math.equality import decide
 from tasks.math.read import MAX_ANSWER, read

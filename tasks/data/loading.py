@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from tasks.cache import cache_folder
 from tasks.data.formats import Item
 from tasks.data.hub import REVISIONS, Source, source
 from tasks.data.rows import Row, RowError, numbered_rows
@@ -196,11 +197,6 @@ def commit(dataset: str, origin: HubOrigin, revision: str | None = None) -> str:
             os.fsync(file.fileno())  # else a power cut may leave the name without the content
         os.replace(partial, book)
     return known[origin.hub]
-
-
-def cache_folder() -> Path:
-    """The folder for what is worth keeping between runs: `SCALELAB_CACHE`, or below the user's own."""
-    return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab"))
 
 
 def _newest(dataset: str, origin: HubOrigin) -> str:
