@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.errors import LabError
+from scalelab.hardware import DEVICES
 from scalelab.numbers import quantity
 from scalelab.terminal import plain_line
 
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_experiment(parser)
     parser.add_argument("--gpus", type=int, metavar="N", help="devices in all; default: those of the experiment")
-    parser.add_argument("--hardware", metavar="NAME", help="a100, h100, h200, b200, gb200, cpu (Cluster.hardware)")
+    parser.add_argument("--hardware", metavar="NAME", help=f"{', '.join(DEVICES)} (Cluster.hardware)")
     for name, what in _OPTIONS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="X", help=f"assumption: {what}")
     parser.add_argument("--like", type=Path, metavar="RUN", help="take speeds and lengths from the steps of this run")
@@ -272,7 +273,7 @@ def _seconds(run: Run, plan: RunPlan) -> str:
         f"train {s['train']:.1f}, generate {s['generate']:.1f}, verify {s['verify']:.2g}, publish {s['publish']:.2f}, "
         f"checkpoints {s['checkpoint']:.2g}, at least {s['hold']:.1f}; {s['evaluations']:.1f} for evaluations"
     )
-    work = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
+    work = run.recipe.completions_per_step
     return f"{s['step']:.1f} s of {work} completions ({parts}); {plan.flops:.2e} FLOP to train"
 
 

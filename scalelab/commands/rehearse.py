@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.errors import LabError
+from scalelab.hardware import DEVICES
 
 if TYPE_CHECKING:
     from scalelab.rehearse.result import RoleResult
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_experiment(parser)
-    parser.add_argument("--hardware", metavar="NAME", help="a100, h100, h200, b200, gb200, cpu (Cluster.hardware)")
+    parser.add_argument("--hardware", metavar="NAME", help=f"{', '.join(DEVICES)} (Cluster.hardware)")
     spread = "tokens that each rank's experts get, as a multiple of their even share (default 1)"
     parser.add_argument("--imbalance", type=float, default=1.0, metavar="X", help=spread)
     devices = (

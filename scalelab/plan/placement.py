@@ -69,24 +69,17 @@ class Placement:
 
     def given_to(self, run: Run) -> Run | None:
         """The run that `settings` make of another; None if it cannot have this placement."""
-        cluster: dict[str, Any] = {
-            "trainers": self.trainers,
-            "generators": self.engines,
-            "devices_per_node": self.per_node,
-            "verifiers": self.verifiers,
-        }
-        if self.shared is not None:
-            cluster |= {"share_devices": self.shared, "publication": "files"}
-        trainer, engine = self.trainer, self.generator
+        bound: dict[str, dict[str, Any]] = {}
+        for name, value in self.settings().items():
+            kind, _, field = name.partition(".")
+            bound.setdefault(kind, {})[field] = value
         try:
             return replace(
                 run,
-                cluster=replace(run.cluster, **cluster),
-                sft=replace(run.sft, trainers=self.trainers),
-                trainer=replace(run.trainer, layout=trainer.layout, recompute=trainer.recompute),
-                generator=replace(
-                    run.generator, tensor_parallel=engine.tensor_parallel, kv_cache_gib=engine.kv_cache_gib
-                ),
+                cluster=replace(run.cluster, **bound["Cluster"]),
+                sft=replace(run.sft, **bound["SFT"]),
+                trainer=replace(run.trainer, layout=self.trainer.layout, **bound["TrainerConfig"]),
+                generator=replace(run.generator, **bound["GeneratorConfig"]),
             )
         except ValueError:
             return None

@@ -251,7 +251,7 @@ def _on_one(run: Run, hardware: Hardware, assumed: Assumptions) -> RunPlan | Non
 def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> TrainerSetup | None:
     """The trainer that fits and steps fastest; every further cut of the model is taken to cost 3 % of its time."""
     hf, length = run.model.to_hf(), moments_of(run, assumed)
-    completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
+    completions = run.recipe.completions_per_step
 
     def cost(config: TrainerSetup) -> float:
         layout = config.layout

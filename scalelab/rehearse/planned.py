@@ -73,7 +73,7 @@ def micro_batches(run: Run) -> int:
     """Micro-batches of a data-parallel rank in one optimiser step, from the plan's mean length of a completion."""
     assumed, layout = Assumptions(), run.trainer_setup.layout
     mean = lengths_of(run, assumed.sigma, assumed.median).moments().mean
-    tokens = run.recipe.prompts_per_step * run.recipe.generations_per_prompt * (mean + fitting_prompt(run))
+    tokens = run.recipe.completions_per_step * (mean + fitting_prompt(run))
     rows = run.cluster.trainers / (layout.tensor * layout.pipeline * layout.context)
     return max(1, math.ceil(tokens / rows / run.trainer_setup.tokens_per_micro_batch))
 

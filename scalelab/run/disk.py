@@ -57,7 +57,7 @@ def disk_needed(run: Run, step_hours: float | None) -> Disk:
     taken = {*run.checkpoint_cadence.steps(steps, step_hours)} - {0}
     copies = len(run.checkpoints.kept(taken)) + 1
     per_completion = recipe.max_tokens * _PER_TOKEN_WAITING
-    group_rows = recipe.prompts_per_step * recipe.generations_per_prompt
+    group_rows = recipe.completions_per_step
     longest = {one.name: one.max_tokens * _PER_TOKEN_TEXT + _PER_ROW for one in run.sets}
     evaluated = sum(_most_kept(run, one, steps) * one.planned * longest[one.name] for one in run.sets)
     per_row, kept = recipe.max_tokens * _PER_TOKEN_TEXT + _PER_ROW, run.retention
