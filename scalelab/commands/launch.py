@@ -312,8 +312,7 @@ def _memory_gib(run: Run, *, sft: bool = False) -> int:
     hf_config, per_node = run.model.to_hf(), run.cluster.devices_per_node
     of_rank = checkpoint_bytes(hf_config, setup.dtype) / world
     if setup.optimizer.offload:
-        stages = {0, setup.layout.pipeline - 1}
-        share = max(optimizer_elements(hf_config, setup.layout, world, stage) for stage in stages)
+        share = optimizer_elements(hf_config, setup.layout, world)
         of_rank += share * (OPTIMIZER_BYTES + BYTES["float32"])  # and the gradient
     weights, most = BYTES["bfloat16"] * parameters(hf_config).total, min(world, per_node)
     nodes = []

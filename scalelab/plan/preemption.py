@@ -16,6 +16,11 @@ LARGEST = 128
 """Running sequences beyond which an engine is simulated in small."""
 
 
+def usual_context(length: Moments, prompt: int) -> float:
+    """Tokens behind a running sequence in the mean: its prompt, and E[L²]/2E[L] of its completion."""
+    return prompt + length.square / (2 * length.mean)
+
+
 @lru_cache(maxsize=512)
 def computed_again(length: Moments, prompt: int, cache: int, places: int, block: int) -> float:
     """Simulate an engine with more work than places, and count tokens that it computes again by tokens that it makes.
@@ -31,7 +36,7 @@ def computed_again(length: Moments, prompt: int, cache: int, places: int, block:
     """
     if places * (prompt + length.most + block) <= cache:
         return 0.0
-    usual = prompt + length.square / (2 * length.mean)
+    usual = usual_context(length, prompt)
     # Shares hardly depend on the size of an engine: a large one is simulated in small.
     scale = max(1.0, min(places, cache / usual) / LARGEST)
     room = cache / scale

@@ -100,11 +100,11 @@ def held(
     return RankBytes(weights, gradients, optimizer)
 
 
-def optimizer_elements(hf_config: dict[str, Any], layout: Layout, world: int, stage: int = 0) -> int:
-    """Parameters whose optimiser step is the rank's own: its share of what its data-parallel ranks hold alike."""
-    mine = _parameters(json.dumps(hf_config, sort_keys=True), layout, stage)
-    groups = zip((False, True), data_ranks(layout, world))
-    return sum(_buffer([p for p in mine if p.expert == expert], ranks, 0)[1] for expert, ranks in groups)
+def optimizer_elements(hf_config: dict[str, Any], layout: Layout, world: int) -> int:
+    """Parameters whose optimiser step is a rank's own, where its share of what data-parallel ranks hold is largest."""
+    config, ranks = json.dumps(hf_config, sort_keys=True), [*enumerate(data_ranks(layout, world))]
+    stages = [_parameters(config, layout, stage) for stage in {0, layout.pipeline - 1}]
+    return max(sum(_buffer([p for p in mine if p.expert == of], n, 0)[1] for of, n in ranks) for mine in stages)
 
 
 def _optimizer_bytes(elements: int, tensors: int, dtype: str, settings: OptimizerConfig) -> int:

@@ -20,7 +20,7 @@ from moe.settings import TrainerSetup
 from scalelab.hardware import Device
 from scalelab.plan.exchanges import exchange_seconds
 from scalelab.plan.lengths import PROMPT, Moments
-from scalelab.plan.preemption import computed_again
+from scalelab.plan.preemption import computed_again, usual_context
 from scalelab.plan.shape import parameter_counts, shape
 from scalelab.plan.sizes import optimizer_elements
 from scalelab.rollout.config import GeneratorSetup
@@ -110,9 +110,14 @@ def training_flops(
     inner = sum(layer.active - layer.norms - layer.attention for layer in counts.layers)
     again = {"none": 0.0, "selective": 2.0 * inner, "full": 2.0 * layers}[recompute]
     head = (12.0 if split_head else 8.0) * hf_config["vocab_size"] * arch.fields["hidden_size"]
-    passes = (3.5 if recompute == "none" else 4.5) + reference
+    passes = _attention_passes(recompute, reference)
     again += reference * 2.0 * (layers + hf_config["vocab_size"] * arch.fields["hidden_size"])
     return tokens * (6.0 * layers + again + head) + passes * attention_flops(hf_config, tokens, square)
+
+
+def _attention_passes(recompute: str, reference: bool) -> float:
+    """Passes through attention of one sequence, by its forward pass."""
+    return (3.5 if recompute == "none" else 4.5) + reference
 
 
 def splits_head(config: TrainerSetup) -> bool:
@@ -138,7 +143,7 @@ def training_seconds(
     tokens, square = _sequence(length, assumed)
     layout, trained = config.layout, completions * (1 - assumed.dropped)
     slower = slowest_stretch(hf_config, config.tokens_per_micro_batch, tokens, square, layout.context) - 1
-    passes = (3.5 if config.recompute == "none" else 4.5) + config.reference
+    passes = _attention_passes(config.recompute, config.reference)
     flops = step_flops(hf_config, config, completions, length, assumed)
     flops += trained * slower * passes * attention_flops(hf_config, tokens, square)
     rows = ranks / (layout.tensor * layout.pipeline * layout.context)
@@ -237,8 +242,7 @@ def host_step_seconds(hf_config: dict[str, Any], config: TrainerSetup, ranks: in
     """
     if not config.optimizer.offload:
         return 0.0
-    stages = {0, config.layout.pipeline - 1}
-    share = max(optimizer_elements(hf_config, config.layout, ranks, stage) for stage in stages)
+    share = optimizer_elements(hf_config, config.layout, ranks)
     return max(share / (assumed.host_adam * 1e9), share * 8 / (assumed.copying * 1e9))
 
 
@@ -288,7 +292,7 @@ def decoding(
     """
     counts, fields = parameter_counts(hf_config), shape(hf_config).fields
     ranks, width = config.tensor_parallel, BYTES[config.dtype]
-    context = usual_context(length, assumed)
+    context = usual_context(length, assumed.prompt)
     per_token = kv_bytes_per_token(hf_config, config.dtype, ranks)
     places = min(config.max_sequences, available)
     sequences = max(1.0, min(places, cache_sequences(hf_config, config, length, assumed)))
@@ -309,15 +313,10 @@ def decoding(
     return Decoding(sequences, seconds, "memory" if memory >= compute else "compute", prefill, again)
 
 
-def usual_context(length: Moments, assumed: Assumptions) -> float:
-    """Tokens behind a running sequence in the mean: its prompt, and E[L²]/2E[L] of its completion."""
-    return assumed.prompt + length.square / (2 * length.mean)
-
-
 def cache_sequences(hf_config: dict[str, Any], config: GeneratorSetup, length: Moments, assumed: Assumptions) -> float:
     """Running sequences of the usual context for which an engine's KV cache has room."""
     per_token = kv_bytes_per_token(hf_config, config.dtype, config.tensor_parallel)
-    return config.kv_cache_gib * 2**30 / (per_token * usual_context(length, assumed))
+    return config.kv_cache_gib * 2**30 / (per_token * usual_context(length, assumed.prompt))
 
 
 def _weights_read(counts: Parameters, fields: dict[str, Any], sequences: float) -> float:
