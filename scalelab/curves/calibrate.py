@@ -16,10 +16,9 @@ from scalelab.curves.analysis import Analysis, analyse
 from scalelab.curves.checks import Options
 from scalelab.curves.compare import compare
 from scalelab.curves.comparison import Comparison
-from scalelab.curves.design import DRIFT_LENGTH, Plan
+from scalelab.curves.design import Plan, drift_root
 from scalelab.curves.fitting.joint import FitError
 from scalelab.curves.fitting.models import SIGMOID, log_compute, value
-from scalelab.curves.fitting.noise import drift_kernel
 from scalelab.numbers import FEW, percent, share
 from scalelab.reading.curve import binomial_stderr, curve
 
@@ -285,8 +284,7 @@ def _curve(setting: SimulatedDesign, A: float, R0: float, compute_N: Array) -> A
 
 def _fitted(setting: SimulatedDesign, run: str, compute_N: Array, A: float, rng: np.random.Generator) -> Analysis:
     """Simulated seeds of one recipe, fitted: sigmoids with drift, whose A differ between seeds."""
-    kernel_NN = drift_kernel(compute_N, DRIFT_LENGTH, float(compute_N[-1]))
-    root_NN = setting.drift * np.linalg.cholesky(kernel_NN + 1e-10 * np.eye(len(compute_N)))
+    root_NN = setting.drift * drift_root(compute_N, float(compute_N[-1]))
     stderr_N, rates = np.broadcast_to(np.asarray(setting.stderr), compute_N.shape), []
     for _ in range(setting.seeds):
         clean_N = _curve(setting, np.clip(A + setting.spread * rng.standard_normal(), 0, 1), setting.R0, compute_N)

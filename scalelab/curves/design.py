@@ -34,6 +34,9 @@ from scalelab.reading.curve import binomial_stderr, curve
 Quantity = Literal["value", "A", "log_B", "log_C_mid"]
 """A number to compare: pass rate at the end of the budget, A, ln B, or ln C_mid."""
 
+NUMBER_AT: dict[Quantity, int] = {"A": 1, "log_B": 2, "log_C_mid": 3}
+"""Places of the numbers among a curve's parameters."""
+
 SURE = 0.95
 """Probability from which `compare` says better: it errs on either side with half of its error of 0.1."""
 
@@ -165,13 +168,17 @@ def run_error(plan: Plan) -> RunError:
     return _run_error(replace(plan, spread=0.0, seeds=1, recipes=2, known=False, prompt_spread=0.0))
 
 
+def drift_root(compute_N: Array, budget: float) -> Array:
+    """Matrix that makes a drift of unit size at some compute out of independent normals."""
+    return np.linalg.cholesky(drift_kernel(compute_N, DRIFT_LENGTH, budget) + 1e-10 * np.eye(len(compute_N)))
+
+
 @lru_cache(maxsize=64)
 def _run_error(plan: Plan) -> RunError:
     rng = np.random.default_rng(0)
     compute_N, total_N = plan.compute_N, plan.completions_N
     clean_N = value(SIGMOID, plan.theta_P, log_compute(compute_N, 1.0))
-    kernel_NN = drift_kernel(compute_N, DRIFT_LENGTH, plan.budget)
-    root_NN = plan.drift * np.linalg.cholesky(kernel_NN + 1e-10 * np.eye(len(clean_N)))
+    root_NN = plan.drift * drift_root(compute_N, plan.budget)
     found = []
     for _ in range(RUNS):
         rate_N = np.clip(clean_N + root_NN @ rng.standard_normal(len(clean_N)), 0, 1)
@@ -193,7 +200,7 @@ def _number(draws: Draws, plan: Plan) -> Array:
     """Draws of the number that is compared, `[M]`."""
     if plan.of == "value":
         return draws.value([plan.budget])[:, 0]
-    return draws.theta_MP[:, {"A": 1, "log_B": 2, "log_C_mid": 3}[plan.of]]
+    return draws.theta_MP[:, NUMBER_AT[plan.of]]
 
 
 class Studies:

@@ -20,7 +20,7 @@ from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.draws import CurveDraws
 from scalelab.curves.fitting.noise import SPREADS, log_spread_prior
-from scalelab.curves.fitting.posterior import Draws
+from scalelab.curves.fitting.posterior import Draws, systematic
 
 SIZE = 4000
 """Joint draws."""
@@ -100,7 +100,7 @@ def joint_draws(
     elsewhere = [item for item in borrowed if several(item)]
     if spread is None:
         probability_T = _pooled([item for item in analyses if several(item)], elsewhere)
-        cell_M = rng.permutation(_systematic(probability_T, SIZE, rng))
+        cell_M = rng.permutation(systematic(probability_T, SIZE, rng))
         log_spread_M = EDGES_T[cell_M] + STEP * rng.random(SIZE)
     else:
         log_spread_M = np.full(SIZE, np.log(max(spread, 1e-9)))
@@ -186,9 +186,3 @@ def _matched(own_D: Array, cell_M: np.ndarray, rng: np.random.Generator) -> np.n
         pool = np.flatnonzero(cell_D == nearest)
         found_M[wanted_M] = pool[_cycled(len(pool), len(wanted_M), rng)]
     return found_M
-
-
-def _systematic(probability_T: Array, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Indices drawn in proportion to probabilities, with as little chance in it as possible."""
-    at = (np.arange(size) + rng.random()) / size
-    return np.minimum(np.searchsorted(np.cumsum(probability_T), at), len(probability_T) - 1)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalelab.curves.design import DRIFT_LENGTH, Plan, Quantity
+from scalelab.curves.design import DRIFT_LENGTH, NUMBER_AT, Plan, Quantity
 from scalelab.curves.fitting.models import SIGMOID, jacobian, log_compute, value
 from scalelab.curves.fitting.noise import drift_kernel
 
@@ -40,7 +40,7 @@ def expected_error(plan: Plan, of: Quantity) -> float:
     noise_NN = np.diag(rate_N * (1 - rate_N) / plan.completions_N)
     noise_NN = noise_NN + plan.drift**2 * drift_kernel(plan.compute_N, DRIFT_LENGTH, plan.budget)
     precision_PP = by_NP.T @ np.linalg.solve(noise_NN, by_NP) + np.diag(np.array(BELIEFS) ** -2.0)
-    asked_P = by_NP[-1] if of == "value" else np.eye(4)[{"A": 1, "log_B": 2, "log_C_mid": 3}[of]]
+    asked_P = by_NP[-1] if of == "value" else np.eye(4)[NUMBER_AT[of]]
     return float(np.sqrt(asked_P @ np.linalg.solve(precision_PP, asked_P)))
 
 

@@ -289,12 +289,12 @@ def _scatter(cells_GS: Array, log_G: Array, width_S: Array, size: int, rng: np.r
     chance_G = np.exp(0.7 * (log_G - log_G.max()))
     chance_G = np.maximum(chance_G, 1e-3) * (log_G > log_G.max() - 2 * NEGLIGIBLE)
     chance_G /= chance_G.sum()
-    drawn_G = _systematic(chance_G, size, rng)
+    drawn_G = systematic(chance_G, size, rng)
     shapes_GS = cells_GS[drawn_G] + width_S * (rng.random((len(drawn_G), len(width_S))) - 0.5)
     return shapes_GS, np.log(chance_G[drawn_G])
 
 
-def _systematic(weight: Array, size: int, rng: np.random.Generator) -> np.ndarray:
+def systematic(weight: Array, size: int, rng: np.random.Generator) -> np.ndarray:
     """Indices drawn in proportion to the weights, with as little chance in it as possible."""
     cumulative = np.cumsum(weight.ravel())
     at = (np.arange(size) + rng.random()) / size * cumulative[-1]
@@ -304,7 +304,7 @@ def _systematic(weight: Array, size: int, rng: np.random.Generator) -> np.ndarra
 
 def _resample(weight_XK: Array, size: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Indices `[M]` along both axes of the weights, drawn in proportion to them."""
-    drawn_M = rng.permutation(_systematic(weight_XK, size, rng))
+    drawn_M = rng.permutation(systematic(weight_XK, size, rng))
     return np.unravel_index(drawn_M, weight_XK.shape)
 
 
