@@ -36,6 +36,7 @@ from scalelab.commands.curve_options import (
     read_curves,
 )
 from scalelab.commands.output import print_filled, print_json, print_table
+from scalelab.defaults import ERROR, MARGIN
 from scalelab.errors import LabError
 from scalelab.numbers import percent, with_interval
 
@@ -51,14 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_price(parser)
     parser.add_argument("--tie", default="margin", choices=("margin", "overlap"), help="rule by which two A are equal")
     parser.add_argument(
-        "--margin", type=float, default=0.02, metavar="D", help="pass rates closer than this are equal (0.02)"
+        "--margin", type=float, default=MARGIN, metavar="D", help="pass rates closer than this are equal (%(default)s)"
     )
     parser.add_argument(
         "--at", type=float, action=Once, metavar="C", help="compute at which win probabilities are taken"
     )
     parser.add_argument("--baseline", metavar="RUN", help="run that the others are compared with (default: the first)")
     parser.add_argument("--wide", action="store_true", help="all columns: curve, compute to R, A, B, C_mid")
-    parser.add_argument("--error", type=float, default=0.1, metavar="P", help="probability of a wrong verdict (0.1)")
+    parser.add_argument(
+        "--error", type=float, default=ERROR, metavar="P", help="probability of a wrong verdict (%(default)s)"
+    )
     add_calibrate(
         parser,
         "simulate comparisons like this one, N verdicts for each difference (default 60): how often each word, and any "

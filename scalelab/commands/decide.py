@@ -21,6 +21,7 @@ from scalelab.commands.curve_options import (
     read_curves,
 )
 from scalelab.commands.output import print_json
+from scalelab.defaults import WORTHWHILE
 from scalelab.errors import LabError
 
 
@@ -29,7 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
     parser.add_argument("--budget", type=float, required=True, metavar="H", help="compute that is left to spend")
     parser.add_argument(
-        "--worthwhile", type=float, default=0.01, metavar="GAIN", help="least gain in pass rate that counts (0.01)"
+        "--worthwhile",
+        type=float,
+        default=WORTHWHILE,
+        metavar="GAIN",
+        help="least gain in pass rate that counts (%(default)s)",
     )
     add_fit_arguments(parser)
     add_json(parser)

@@ -29,6 +29,7 @@ from scalelab.commands.arguments import add_json
 from scalelab.commands.compare import add_calibrate, calibration_json, check_calibration, print_calibration
 from scalelab.commands.curve_options import add_reading_arguments, reading_from
 from scalelab.commands.output import print_json, print_table
+from scalelab.defaults import MARGIN
 from scalelab.errors import LabError
 from scalelab.numbers import percent
 
@@ -44,28 +45,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help="pilot runs, several seeds of each")
     add_reading_arguments(parser)
-    parser.add_argument(
-        "--difference", type=float, default=0.02, metavar="D", help="difference to detect (default 0.02)"
-    )
+    unless = "(default %(default)s)"
+    parser.add_argument("--difference", type=float, default=MARGIN, metavar="D", help=f"difference to detect {unless}")
     parser.add_argument(
         "--of", default="value", choices=tuple(OF), help="what differs: the pass rate at the end (value), A, B or C_mid"
     )
-    parser.add_argument("--power", type=float, default=0.8, metavar="P", help="probability to detect it (default 0.8)")
+    parser.add_argument("--power", type=float, default=0.8, metavar="P", help=f"probability to detect it {unless}")
     parser.add_argument(
-        "--certainty", type=float, default=0.95, metavar="P", help="least to call a run better (default 0.95)"
+        "--certainty", type=float, default=0.95, metavar="P", help=f"least to call a run better {unless}"
     )
     parser.add_argument("--seed-spread", type=float, metavar="S", help="standard deviation between runs of one recipe")
     parser.add_argument(
         "--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8], metavar="N", help="seeds per recipe"
     )
     parser.add_argument("--evaluations", type=int, nargs="+", default=[25, 75], metavar="N", help="evaluations per run")
-    parser.add_argument("--prompts", type=int, default=1000, metavar="N", help="prompts per evaluation (default 1000)")
-    parser.add_argument("--samples", type=int, default=16, metavar="K", help="completions per prompt (default 16)")
+    parser.add_argument("--prompts", type=int, default=1000, metavar="N", help=f"prompts per evaluation {unless}")
+    parser.add_argument("--samples", type=int, default=16, metavar="K", help=f"completions per prompt {unless}")
     parser.add_argument(
         "--early-samples", type=int, metavar="K", help="completions per prompt until --full-from (default: --samples)"
     )
     parser.add_argument(
-        "--full-from", type=float, default=0.6, metavar="P", help="part of the budget with all --samples (default 0.6)"
+        "--full-from", type=float, default=0.6, metavar="P", help=f"part of the budget with all --samples {unless}"
     )
     parser.add_argument("--drift", type=float, metavar="S", help="standard deviation of a run's drift (default 0.004)")
     parser.add_argument("--known", action="store_true", help="the spread is known: compare will be given --seed-spread")

@@ -38,6 +38,7 @@ from scalelab.commands.curve_options import (
     read_curves,
 )
 from scalelab.commands.output import print_filled, print_json, print_table
+from scalelab.defaults import PARALLEL_MARGIN
 from scalelab.numbers import asymptote, compact, with_interval
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parallel-margin",
         type=float,
-        default=1.25,
+        default=PARALLEL_MARGIN,
         metavar="X",
-        help="ratio of B up to which tasks are parallel (1.25)",
+        help="ratio of B up to which tasks are parallel (%(default)s)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the fits: .png, .svg or .pdf")
     parser.add_argument("--wide", action="store_true", help="all columns: four times as much, R0, points, back-test")

@@ -27,6 +27,7 @@ from scalelab.commands.curve_options import (
     read_curves,
 )
 from scalelab.commands.output import print_filled, print_json, print_table
+from scalelab.defaults import WORTHWHILE
 from scalelab.numbers import compact, percent, with_interval
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--worthwhile",
         type=float,
-        default=0.01,
+        default=WORTHWHILE,
         metavar="GAIN",
-        help="gain in pass rate that would justify doubling the budget (default 0.01)",
+        help="gain in pass rate that would justify doubling the budget (default %(default)s)",
     )
     parser.add_argument("--method", default="joint", choices=("joint", "power"), help="how to fit")
     add_fit_arguments(parser)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from scalelab.curves import Curve
+from scalelab.defaults import SIGMA
 from scalelab.errors import LabError, nearest
 from scalelab.guarded import LONGEST_TEXT, read_whole
 from scalelab.hardware import DEVICES
@@ -18,9 +19,6 @@ from scalelab.numbers import compact
 
 STEPS = 24
 """Steps that are simulated: enough for the pipeline to fill and for a few rounds after that."""
-
-SIGMA = 0.6
-"""Standard deviation of the logarithm of lengths, as `scalelab simulate` takes it where none were recorded."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.commands.arguments import add_experiment, add_json
+from scalelab.defaults import STOP_ERROR
 from scalelab.doctor import demand_engines
 from scalelab.errors import FAILED, INTERRUPTED, LabError
 from scalelab.session.signals import heed_signals
@@ -110,9 +111,9 @@ def _add_family_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop-error",
         type=float,
-        default=0.05,
+        default=STOP_ERROR,
         metavar="P",
-        help="largest chance that --stop-losers ends the best (default 0.05)",
+        help="largest chance that --stop-losers ends the best (default %(default)s)",
     )
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.commands.output import paid, print_json, print_table
 from scalelab.commands.plan import measured_of
+from scalelab.defaults import SIGMA
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.experiment.resolved import Resolved
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--lengths", type=Path, metavar="RUN", help="draw from the lengths that this run recorded")
     parser.add_argument("--median", type=float, help="median of log-normal lengths (default: half of max_tokens)")
-    parser.add_argument("--sigma", type=float, help="sigma of log-normal lengths (default: 0.6)")
+    parser.add_argument("--sigma", type=float, help=f"sigma of log-normal lengths (default: {SIGMA})")
     parser.add_argument("--prompt-tokens", type=float, help="mean prompt (default: 256, or what fits)")
     parser.add_argument("--kept", type=float, default=1.0, help="share of groups left in the loss (default: 1)")
     spread = "tokens of the busiest expert rank by its even share (default: 1)"

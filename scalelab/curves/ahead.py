@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from scalelab.curves.analysis import Analysis
-from scalelab.curves.forecast import EXTEND, STOP, WORTHWHILE, target_of
+from scalelab.curves.fitting.intervals import tails_of
+from scalelab.curves.forecast import EXTEND, STOP, target_of
+from scalelab.defaults import WORTHWHILE
 
 INSIDE, DOUBLINGS, EACH = 40, 7, 4
 """Points of compute up to the window's end, doublings beyond it, and points for each of these."""
@@ -34,7 +36,7 @@ def table(analysis: Analysis) -> dict[str, Any]:
     compute_C = np.concatenate([[0.0], before, spent * 2 ** (np.arange(DOUBLINGS * EACH + 1) / EACH)])
     value_MC = draws.value(compute_C)
     gain_MC = value_MC - value_MC[:, [len(before) + 1]]
-    tails = [(1 - analysis.level) / 2, 0.5, (1 + analysis.level) / 2]
+    tails = tails_of(analysis.level, 0.5)
     low_C, middle_C, high_C = np.quantile(value_MC, tails, axis=0)
     gain_low_C, gain_C, gain_high_C = np.quantile(gain_MC, tails, axis=0)
     measured_low_C, measured_high_C = analysis.evaluation_interval(compute_C)

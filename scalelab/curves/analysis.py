@@ -14,7 +14,6 @@ import numpy as np
 from scalelab.arrays import Array
 from scalelab.curves.checks import (
     DRIVES,
-    MARGIN,
     BackTest,
     Options,
     Outlier,
@@ -24,10 +23,11 @@ from scalelab.curves.checks import (
     outliers,
 )
 from scalelab.curves.draws import CurveDraws, all_shapes, one_shape
-from scalelab.curves.fitting.intervals import Interval, intervals, middles
+from scalelab.curves.fitting.intervals import Interval, intervals, middles, tails_of
 from scalelab.curves.fitting.joint import Fit, FitError
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.posterior import posterior
+from scalelab.defaults import MARGIN
 from scalelab.errors import LabError
 from scalelab.numbers import percent, quantity
 from scalelab.reading.columns import recognise
@@ -240,7 +240,7 @@ class Analysis:
 
     def _ends(self, drawn_MC: Array, level: float | None) -> tuple[Array, Array]:
         level = self.level if level is None else level
-        low_C, high_C = np.quantile(drawn_MC, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        low_C, high_C = np.quantile(drawn_MC, tails_of(level), axis=0)
         return low_C, high_C
 
 

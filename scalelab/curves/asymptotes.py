@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from scalelab.curves.analysis import Analysis
-from scalelab.curves.checks import MARGIN
 from scalelab.curves.comparison import ComparedRun, PlaceByA
 from scalelab.curves.efficiency import at_common_A
+from scalelab.defaults import MARGIN
 
 TieRule = Literal["margin", "overlap"]
 

@@ -19,6 +19,7 @@ from scalelab.curves.comparison import Comparison
 from scalelab.curves.design import Plan, drift_root
 from scalelab.curves.fitting.joint import FitError
 from scalelab.curves.fitting.models import SIGMOID, log_compute, value
+from scalelab.defaults import LEVEL
 from scalelab.numbers import FEW, percent, share
 from scalelab.reading.curve import binomial_stderr, curve
 
@@ -56,7 +57,7 @@ class SimulatedDesign:
     drift: float
     margin: float
     error: float
-    level: float = 0.8
+    level: float = LEVEL
     known_spread: float | None = None
     task: str = ""
     recipes: int = 2

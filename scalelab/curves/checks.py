@@ -12,22 +12,19 @@ from typing import Literal, get_args
 import numpy as np
 
 from scalelab.arrays import Array
-from scalelab.curves.fitting.intervals import Interval, check_level
+from scalelab.curves.fitting.intervals import Interval, check_level, tails_of
 from scalelab.curves.fitting.joint import Fit, FitError, fit_curve
 from scalelab.curves.fitting.models import POWER, SIGMOID
 from scalelab.curves.fitting.noise import DEFAULT, Prior
 from scalelab.curves.fitting.paper import fit_paper
 from scalelab.curves.fitting.posterior import Draws, posterior
+from scalelab.defaults import LEVEL
 from scalelab.errors import LabError
 from scalelab.numbers import compact
 from scalelab.reading.curve import Curve
 
 FitMethod = Literal["joint", "paper", "power"]
 FIT_METHODS: tuple[FitMethod, ...] = get_args(FitMethod)
-
-
-MARGIN = 0.02
-"""Two asymptotes closer than this are the same (ScaleRL §3.2)."""
 
 DRIVES = 0.25
 """The prior is said to drive the answer if switching it off moves an end of A's interval by this share of its width,
@@ -54,7 +51,7 @@ class Options:
     since: float | None = None
     until: float | None = None
     r0: float | None = None
-    level: float = 0.8
+    level: float = LEVEL
     prior: Prior | None = DEFAULT
     seed: int = 0
     shapes: bool = True
@@ -152,7 +149,7 @@ def back_test(item: Curve, options: Options) -> BackTest | None:
     thin = later.select(np.unique(np.linspace(0, len(later) - 1, 200).astype(int)))
     value_MN = draws.value(thin.compute_N)
     error_N = np.median(value_MN, axis=0) - thin.pass_rate_N
-    tails = [(1 - options.level) / 2, (1 + options.level) / 2]
+    tails = tails_of(options.level)
     low_N, high_N = np.quantile(draws.evaluation(thin.compute_N), tails, axis=0)
     inside_N = (thin.pass_rate_N >= low_N) & (thin.pass_rate_N <= high_N)
     mean_M = np.clip(value_MN.mean(1) + _noise_of_mean(draws, later), 0, 1)

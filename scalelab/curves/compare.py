@@ -24,7 +24,6 @@ import numpy as np
 
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.asymptotes import TieRule, asymptotes_note, order_by_A, tie_groups
-from scalelab.curves.checks import MARGIN
 from scalelab.curves.claims import share_above
 from scalelab.curves.comparison import (
     ComparedRun,
@@ -39,13 +38,12 @@ from scalelab.curves.fitting.intervals import equal_tailed
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.joint_draws import JointDraws, joint_draws, several
 from scalelab.curves.stability import stability
+from scalelab.defaults import ERROR as ERROR
+from scalelab.defaults import MARGIN
 from scalelab.errors import LabError
 from scalelab.numbers import quantity
 from scalelab.reading.curve import Curve, same_unit
 from scalelab.reading.throughput import refuse_other_loads
-
-ERROR = 0.1
-"""Probability that a verdict is wrong, unless the caller says otherwise."""
 
 LONGEST = 100.0
 """Compute to reach a pass rate is taken to be at most this often the compute of the comparison."""

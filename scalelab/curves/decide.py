@@ -20,8 +20,9 @@ from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.design import knowledge_gradient
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
-from scalelab.curves.forecast import WORTHWHILE, gain_text
+from scalelab.curves.forecast import gain_text
 from scalelab.curves.joint_draws import joint_draws, several
+from scalelab.defaults import WORTHWHILE
 from scalelab.errors import LabError
 from scalelab.numbers import percent, quantity
 from scalelab.reading.curve import same_unit

@@ -13,7 +13,8 @@ import numpy as np
 
 from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
-from scalelab.curves.fitting.intervals import Interval, equal_tailed
+from scalelab.curves.fitting.intervals import Interval, equal_tailed, tails_of
+from scalelab.defaults import WORTHWHILE
 from scalelab.errors import LabError
 from scalelab.numbers import percent
 
@@ -22,9 +23,6 @@ UNREACHABLE = 0.95
 
 FAR_OFF = 100.0
 """Multiple of the compute spent beyond which no compute is named for a target."""
-
-WORTHWHILE = 0.01
-"""Gain in pass rate below which doubling the budget is not worth it, unless the caller says otherwise."""
 
 STOP, EXTEND = 0.2, 0.8
 """Probability that the gain is worthwhile up to which the advice is to stop, and from which on it is to extend."""
@@ -132,7 +130,7 @@ def target_of(analysis: Analysis, target: float, reached_M: Array) -> Target:
     if analysis.falls:
         side, reachable, there = "above", "fallen to", "fallen to it"
     probability = float(np.isfinite(reached_M).mean())
-    tails = [(1 - analysis.level) / 2, 0.5, (1 + analysis.level) / 2]
+    tails = tails_of(analysis.level, 0.5)
     ends = np.quantile(reached_M, tails, method="inverted_cdf")
     low, median, high = (float(value) if np.isfinite(value) else None for value in ends)
     if 1 - probability >= UNREACHABLE:

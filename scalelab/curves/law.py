@@ -27,6 +27,7 @@ from scalelab.curves.analysis import Analysis
 from scalelab.curves.fitting.intervals import Interval, check_level, equal_tailed
 from scalelab.curves.fitting.models import SIGMOID, logistic
 from scalelab.curves.places import Place, place_of, rates, readable
+from scalelab.defaults import LEVEL
 from scalelab.errors import LabError
 from scalelab.reading.curve import same_unit
 
@@ -196,7 +197,7 @@ def fit_law(
     axes: Sequence[str],
     *,
     linear: Sequence[str] = (),
-    level: float = 0.8,
+    level: float = LEVEL,
     seed: int = 0,
 ) -> Law:
     """Fit the curves of all places and their law jointly.
@@ -220,7 +221,7 @@ def fit_law(
     return _sample(places, tuple(axes), frozenset(linear), level, seed)
 
 
-def law_of(items: Sequence[Analysis], axes: Sequence[str], *, linear: Sequence[str] = (), level: float = 0.8) -> Law:
+def law_of(items: Sequence[Analysis], axes: Sequence[str], *, linear: Sequence[str] = (), level: float = LEVEL) -> Law:
     """Fit the law of fitted runs of one task, by the places that their curves name (`Curve.places`)."""
     same_unit([item.fit.curve for item in items])
     places = [place_of(item, {axis: item.fit.curve.places.get(axis, np.nan) for axis in axes}) for item in items]

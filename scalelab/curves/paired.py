@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from scalelab.curves.compare import ERROR, LATE, MEASURED_FROM
+from scalelab.curves.compare import LATE, MEASURED_FROM
 from scalelab.curves.prompts import PromptDifference, difference_by_prompt
+from scalelab.defaults import ERROR, LEVEL
 from scalelab.errors import LabError
 from scalelab.guarded import inside
 from scalelab.numbers import compact
@@ -60,7 +61,7 @@ def compare_paired(
     compared: Mapping[str, Collection[str]],
     margin: float,
     error: float = ERROR,
-    level: float = 0.8,
+    level: float = LEVEL,
     baseline: str | None = None,
 ) -> list[PairedDifference]:
     """Hold runs against each other prompt by prompt where their curves alone would say less than is known.

@@ -19,13 +19,11 @@ import numpy as np
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.models import SIGMOID
+from scalelab.defaults import PARALLEL_MARGIN
 from scalelab.errors import LabError
 from scalelab.numbers import percent, with_interval_of_ratio
 
 ParallelVerdict = Literal["parallel", "not parallel", "cannot tell", "one rises, one falls"]
-
-MARGIN = 1.25
-"""Ratio of B up to which two tasks count as parallel."""
 
 ERROR = 0.1
 """Probability that a verdict is wrong."""
@@ -76,7 +74,7 @@ class Parallel:
         return vars(self).copy()
 
 
-def parallel(items: Iterable[Analysis], margin: float = MARGIN) -> list[Parallel]:
+def parallel(items: Iterable[Analysis], margin: float = PARALLEL_MARGIN) -> list[Parallel]:
     """Every pair of tasks of every recipe.
 
     Args:
@@ -87,7 +85,7 @@ def parallel(items: Iterable[Analysis], margin: float = MARGIN) -> list[Parallel
         LabError: the margin is no ratio above 1.
     """
     if not margin > 1:
-        raise LabError(f"a margin of {margin:g} makes no sense: give a ratio of B above 1, such as {MARGIN:g}")
+        raise LabError(f"a margin of {margin:g} makes no sense: give a ratio of B above 1, such as {PARALLEL_MARGIN:g}")
     items, found = list(items), []
     for run in dict.fromkeys(item.fit.curve.run for item in items):
         tasks = [item for item in items if item.fit.curve.run == run and item.fit.model is SIGMOID and item.curves]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalelab.arrays import Array
-from scalelab.curves.fitting.intervals import Interval
+from scalelab.curves.fitting.intervals import Interval, tails_of
+from scalelab.defaults import LEVEL
 from scalelab.numbers import compact
 from scalelab.reading.curve import Curve
 
@@ -78,7 +79,7 @@ class Stability:
         )
 
 
-def stability(item: Curve, level: float = 0.8, forgets: bool = False) -> Stability:
+def stability(item: Curve, level: float = LEVEL, forgets: bool = False) -> Stability:
     """The falls of a curve's seeds.
 
     Args:
@@ -95,7 +96,7 @@ def stability(item: Curve, level: float = 0.8, forgets: bool = False) -> Stabili
             falls.append(fall)
     falls.sort(key=lambda fall: -fall.depth)
     seeds, fallen = len(item.seeds), len(falls)
-    tails = ((1 - level) / 2, 0.5, (1 + level) / 2)
+    tails = tails_of(level, 0.5)
     low, middle, high = (float(betaincinv(fallen + 0.5, seeds - fallen + 0.5, p)) for p in tails)
     return Stability(seeds, tuple(falls), middle, (low, high))
 

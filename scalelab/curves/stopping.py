@@ -19,10 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalelab.curves.analysis import Analysis
+from scalelab.defaults import STOP_ERROR
 from scalelab.errors import LabError
-
-ERROR = 0.05
-"""Chance to end the best run of a sweep, unless the caller says otherwise."""
 
 SHARE = 0.25
 """Share of the compute of the comparison that a run must have spent before it can be ended."""
@@ -49,7 +47,7 @@ def chances_to_be_best(analyses: Sequence[Analysis], at: float) -> dict[str, flo
     return dict(zip(names, (wins_R / ROUNDS).tolist()))
 
 
-def losers(analyses: Sequence[Analysis], at: float, recipes: int, error: float = ERROR) -> dict[str, float]:
+def losers(analyses: Sequence[Analysis], at: float, recipes: int, error: float = STOP_ERROR) -> dict[str, float]:
     """Runs that can be ended, and the probability of each to be the best after all.
 
     Args:
@@ -62,7 +60,7 @@ def losers(analyses: Sequence[Analysis], at: float, recipes: int, error: float =
         LabError: the error is no probability.
     """
     if not 0 < error < 1:
-        raise LabError(f"an error of {error:g} is no probability: give one between 0 and 1, such as {ERROR:g}")
+        raise LabError(f"an error of {error:g} is no probability: give one between 0 and 1, such as {STOP_ERROR:g}")
     if len(analyses) < 2:
         return {}
     limit = error / max(recipes - 1, 1)

@@ -17,6 +17,7 @@ import numpy as np
 from moe.checkpoint.size import checkpoint_bytes
 from moe.model.size import BYTES, Parameters, kv_bytes_per_token
 from moe.settings import TrainerSetup
+from scalelab.defaults import SIGMA
 from scalelab.hardware import Device
 from scalelab.plan.exchanges import exchange_seconds
 from scalelab.plan.lengths import PROMPT, Moments
@@ -65,7 +66,7 @@ class Assumptions:
     chunked: float = 0.002
     link: float = 15e-6
     median: float = 0.5
-    sigma: float = 0.6
+    sigma: float = SIGMA
     prompt: int = PROMPT
     dropped: float = 0.0
     staging: float = 4.0

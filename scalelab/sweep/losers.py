@@ -9,13 +9,14 @@ import numpy as np
 
 from scalelab.curves import Options, analyse_all, pool_seeds
 from scalelab.curves.analysis import Analysis
-from scalelab.curves.stopping import ERROR, losers
+from scalelab.curves.stopping import losers
+from scalelab.defaults import STOP_ERROR
 from scalelab.numbers import percent
 from scalelab.reading import Reading, read_with
 
 
 def cannot_win(
-    run: Path, others: Sequence[Path], *, at: float | None = None, recipes: int | None = None, error: float = ERROR
+    run: Path, others: Sequence[Path], *, at: float | None = None, recipes: int | None = None, error: float = STOP_ERROR
 ) -> str | None:
     """Give the reason why a run cannot be the best of its sweep, if it cannot in any task.
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Literal
 
-from scalelab.curves.stopping import ERROR
+from scalelab.defaults import STOP_ERROR
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
 from scalelab.sweep.losers import cannot_win
@@ -32,7 +32,7 @@ class SweepOptions:
     """Device-hours after which it ends, those of its earlier runs and of evaluations included; None is no limit."""
     stop_losers: bool = False
     """End a run early once `cannot_win` says so."""
-    stop_error: float = ERROR
+    stop_error: float = STOP_ERROR
     """Bound on the chance that the best run is ended."""
     devices: int | None = None
     """Devices of a cluster that its runs share: so many may be held at the same time; None if they share none."""

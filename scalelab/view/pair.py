@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from scalelab.curves import Curve
-from scalelab.curves.checks import MARGIN
 from scalelab.curves.paired import compare_paired
+from scalelab.defaults import MARGIN
 from scalelab.errors import LabError
 from scalelab.view.judge import as_recipe
 from scalelab.view.lab import Lab, without

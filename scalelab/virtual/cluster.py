@@ -13,6 +13,7 @@ from typing import Any
 
 from moe.cpu.portable import portable, start_anew
 from moe.model.size import kv_bytes_per_token
+from scalelab.defaults import SIGMA
 from scalelab.errors import LabError
 from scalelab.hardware import device
 from scalelab.plan.check import usual
@@ -38,7 +39,7 @@ def simulated_rates(run: Run) -> tuple[Rates, int]:
     assert run.virtual is not None
     if run.virtual.rates is not None:
         return run.virtual.rates, run.generator.max_sequences
-    hardware, lengths = device(run.virtual.hardware or usual(run)), lengths_of(run, 0.6)
+    hardware, lengths = device(run.virtual.hardware or usual(run)), lengths_of(run, SIGMA)
     prompt_tokens = fitting_prompt(run)
     rates = estimated_rates(run, hardware, lengths, prompt_tokens=prompt_tokens)
     return rates, slots(run, hardware, lengths, prompt_tokens=prompt_tokens)

@@ -12,12 +12,13 @@ import numpy as np
 from scalelab.arrays import Array
 from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.posterior import Draws
+from scalelab.defaults import LEVEL
 from scalelab.errors import LabError
 
 Interval = tuple[float, float]
 
 
-def intervals(fit: Fit, draws: Draws, level: float = 0.8) -> dict[str, Interval]:
+def intervals(fit: Fit, draws: Draws, level: float = LEVEL) -> dict[str, Interval]:
     """An interval for every parameter; a given R0 has none.
 
     Args:
@@ -53,9 +54,9 @@ def equal_tailed(draws_M: Array, level: float) -> Interval:
     return float(low), float(high)
 
 
-def tails_of(level: float) -> list[float]:
-    """Shares of draws below the two ends of an interval."""
-    return [(1 - level) / 2, (1 + level) / 2]
+def tails_of(level: float, *between: float) -> list[float]:
+    """Shares of draws below the two ends of an interval, and those between that are asked for."""
+    return [(1 - level) / 2, *between, (1 + level) / 2]
 
 
 def quantiles_of_sorted(draws_DM: Array, shares: Sequence[float]) -> Array:
