@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -330,12 +330,14 @@ def _curve_of_table(table: Any, run: str) -> Curve:
     return found[0]
 
 
-def analyse_all(curves: Sequence[Curve], options: Options | None = None) -> tuple[list[Analysis], list[dict[str, str]]]:
+def analyse_all(
+    curves: Sequence[Curve], options: Options | None = None, one: Callable[[Curve, Options | None], Analysis] = analyse
+) -> tuple[list[Analysis], list[dict[str, str]]]:
     """Analyse every curve; those that carry no fit are listed with the reason instead of stopping the rest."""
     analyses, refused = [], []
     for item in curves:
         try:
-            analyses.append(analyse(item, options))
+            analyses.append(one(item, options))
         except FitError as reason:
             refused.append({"source": item.source, "run": item.run, "task": item.task, "reason": str(reason)})
     return analyses, refused

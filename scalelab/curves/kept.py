@@ -10,12 +10,13 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scalelab.curves.analysis import Analysis, analyse
+from scalelab.curves.analysis import Analysis, analyse, analyse_all
 from scalelab.curves.checks import BackTest, Options, Outlier
 from scalelab.curves.draws import CurveDraws
 from scalelab.curves.fitting.density import Change
@@ -41,17 +42,10 @@ def analyse_kept(
     curves: Sequence[Curve], options: Options, folder: Path
 ) -> tuple[list[Analysis], list[dict[str, str]]]:
     """Analyses and refusals as `analyse_all` gives them, from the folder where they are kept."""
-    analyses, refused = [], []
-    for item in curves:
-        found = _one(item, options, folder)
-        if isinstance(found, str):
-            refused.append({"source": item.source, "run": item.run, "task": item.task, "reason": found})
-        else:
-            analyses.append(found)
-    return analyses, refused
+    return analyse_all(curves, options, partial(_one, folder=folder))
 
 
-def _one(item: Curve, options: Options, folder: Path) -> Analysis | str:
+def _one(item: Curve, options: Options | None, folder: Path) -> Analysis:
     bare = replace(item, places={})  # where a run lies on the axes of a law does not move its fit
     path = folder / f"{key_of('analysis', *_content(bare), options)}.draws"
     try:
@@ -61,12 +55,12 @@ def _one(item: Curve, options: Options, folder: Path) -> Analysis | str:
     if isinstance(found, Analysis):
         return replace(found, fit=replace(found.fit, curve=replace(found.fit.curve, places=item.places)))
     if isinstance(found, str):
-        return found
-    made: Analysis | str
+        raise FitError(found)
     try:
         made = analyse(item, options)
     except FitError as error:
-        made = str(error)
+        write_entry(path, entry_bytes(str(error)), MOST_ENTRIES)
+        raise
     write_entry(path, entry_bytes(made), MOST_ENTRIES)
     return made
 
