@@ -23,9 +23,10 @@ from scalelab.errors import LabError
 from scalelab.terminal import plain_text
 from scalelab.view.rollouts import Filter, Rollouts
 from tasks.thinking import THINK_CLOSE
+from tasks.types import OUTCOMES
 
 WIDTH = 100
-OUTCOMES = ("passed", "failed", "timeout", "memory", "error", "truncated", "interrupted")
+CHOICES = (*OUTCOMES, "truncated", "interrupted")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,11 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=int, metavar="N", help="evaluation at this step (default: the last)")
     parser.add_argument("--task", metavar="T", help="only this task")
     parser.add_argument("--failed", action="store_true", help="only those that did not pass")
-    parser.add_argument("--outcome", choices=OUTCOMES, help="only those with this outcome or flag")
+    parser.add_argument("--outcome", choices=CHOICES, help="only those with this outcome or flag")
     parser.add_argument("--prompt", metavar="ID", help="one prompt, at every evaluation unless --step names one")
     parser.add_argument("--search", metavar="TEXT", help="only those that hold this text")
     parser.add_argument("--vs", metavar="STEP|RUN", help="which prompts changed since another step, or in another run")
-    parser.add_argument("--limit", type=int, default=5, metavar="N", help="how many to print (default 5)")
+    parser.add_argument("--limit", type=int, default=5, metavar="N", help="how many to print (default %(default)s)")
     add_json(parser)
 
 
