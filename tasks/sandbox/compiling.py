@@ -7,8 +7,6 @@ import hashlib
 import json
 import os
 import platform
-import pwd
-import secrets
 import shutil
 import signal
 import subprocess
@@ -19,7 +17,8 @@ from dataclasses import asdict, dataclass
 
 from tasks.errors import TaskError
 from tasks.sandbox.compiler import CompilerConfig
-from tasks.sandbox.tiers import ENVIRONMENT, Tier
+from tasks.sandbox.confine import unowned_uid
+from tasks.sandbox.tiers import ENVIRONMENT, Tier, random_uid
 
 FLAGS = ("-x", "c++", "-std=gnu++20", "-O2", "-static", "-s", "-w", "-fmax-errors=3", "-fdiagnostics-color=never")
 """The program stands alone (`-static`), so that nothing else need be within its reach."""
@@ -132,11 +131,7 @@ def _run(command: list[str], source: bytes) -> bytes:
 
 def _give_away(folder: str) -> int | None:
     """Give a folder to a user that nobody on this machine has; None where there are no other users."""
-    uid = 61_000 + secrets.randbelow(4_000)
-    with contextlib.suppress(KeyError):
-        while True:
-            pwd.getpwuid(uid)
-            uid += 1
+    uid = unowned_uid(random_uid())
     try:
         os.chown(folder, uid, uid)
     except OSError:

@@ -125,19 +125,25 @@ def _limit(limits: Limits, others: int | None, script: bool) -> None:
         resource.setrlimit(kind, (soft, bound))
 
 
+def unowned_uid(candidate: int) -> int:
+    """The first user id from a candidate on that nobody on this machine has."""
+    import pwd
+
+    with contextlib.suppress(KeyError):
+        while True:
+            pwd.getpwuid(candidate)
+            candidate += 1
+    return candidate
+
+
 def unused_uid(candidate: int) -> int | None:
     """A user id that this process can become and that nobody on this machine has, or None.
 
     None for an ordinary user, and for root of a user namespace that has no other users.
     """
-    import pwd
-
     if os.geteuid() != 0:
         return None
-    with contextlib.suppress(KeyError):
-        while True:
-            pwd.getpwuid(candidate)
-            candidate += 1
+    candidate = unowned_uid(candidate)
     pid = os.fork()
     if pid == 0:
         try:

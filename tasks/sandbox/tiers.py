@@ -27,6 +27,11 @@ _NEEDED = [*_AROUND, _HERE.parent / "errors.py", _HERE]
 ENVIRONMENT = {"PYTHONHASHSEED": "1"}
 
 
+def random_uid() -> int:
+    """A user id of a range that machines leave unused as a rule."""
+    return 61_000 + secrets.randbelow(4_000)
+
+
 @dataclass(frozen=True)
 class Tier:
     """One combination of defences; rlimits, seccomp and (for root) an unused user belong to each.
@@ -58,7 +63,7 @@ class Tier:
         homes = {package: _home(package) for package in packages}
         config = {
             "host": 0 if self.bubblewrap else os.getpid(),
-            "uid": 61_000 + secrets.randbelow(4_000),
+            "uid": random_uid(),
             "landlock": self.landlock,
             "chroot": not self.bubblewrap and interpreter is None,
             "packages": {package: str(home.parent) for package, home in homes.items()},
