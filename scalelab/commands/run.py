@@ -298,15 +298,15 @@ def _resume(args: argparse.Namespace) -> None:
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.session import resume
     from scalelab.session.told import tell
-    from scalelab.store.manifest import MANIFEST, read_run_manifest
+    from scalelab.store.manifest import CONFIG, MANIFEST, read_run_manifest
     from scalelab.store.places import latest_folder
     from scalelab.watch.progress import Progress
 
     heed_signals()
     path, asked = Path(args.experiment), None
-    path = path.parent if path.name == "config.gin" else path
+    path = path.parent if path.name == CONFIG else path
     if not (path / MANIFEST).exists() or args.sets:
-        source = path / "config.gin" if (path / MANIFEST).exists() else args.experiment
+        source = path / CONFIG if (path / MANIFEST).exists() else args.experiment
         [(name, experiment), *others] = load(str(source)).items()
         if others:
             raise LabError(
@@ -317,7 +317,7 @@ def _resume(args: argparse.Namespace) -> None:
     elif args.out is not None and args.out.resolve() != path.resolve():
         raise LabError(f"{path} is the run that --resume goes on with, in its own folder: leave --out {args.out} out")
     read_run_manifest(path)
-    own = resolve(str(path / "config.gin"), imports=True)
+    own = resolve(str(path / CONFIG), imports=True)
     _prepare(args, own.run)
     with python_stderr_apart(), Progress() as progress, live_page(path, progress.say, sys.stderr.isatty()):
         resume(path, own, asked, progress, partial(tell, args.attended), _start_of(path))

@@ -13,7 +13,7 @@ from moe.errors import MoeError, first_line
 from moe.model.reading import read_config
 from scalelab.errors import LabError
 from scalelab.run.config import Run
-from scalelab.store.manifest import CHECKPOINTS, TOKENIZER
+from scalelab.store.manifest import CHECKPOINTS, CONFIG, TOKENIZER
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -85,7 +85,7 @@ def config_of(path: Path) -> Path | None:
     if not (path / MANIFEST).is_file():
         return None
     read_manifest(path)
-    config = path.resolve().parent.parent / "config.gin"
+    config = path.resolve().parent.parent / CONFIG
     if not config.is_file():
         raise LabError(
             f"{path} is a checkpoint without its run: {config} is missing, which names its tasks and tokenizer"
@@ -109,7 +109,7 @@ def find_model(path: Path, run: Run | None = None) -> ModelFolder:
         if run is None:
             raise LabError(f"{path} is a checkpoint of a run: export it first (scalelab export)")
         return ModelFolder(path, read_manifest(path).model, run)
-    if (path / "config.gin").is_file():
+    if (path / CONFIG).is_file():
         steps = finished_checkpoints(path / CHECKPOINTS)
         hint = f"name one of its checkpoints, such as {steps[-1]}" if steps else "and it has no checkpoint yet"
         raise LabError(f"{path} is a run: {hint}")

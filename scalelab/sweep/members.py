@@ -13,7 +13,7 @@ from typing import Any, Literal
 from scalelab.errors import LabError
 from scalelab.experiment import Experiment, Resolved, resolve, resolve_experiment
 from scalelab.guarded import open_whole
-from scalelab.store.manifest import read_run_manifest
+from scalelab.store.manifest import CONFIG, MANIFEST, read_run_manifest
 from scalelab.sweep.grid import Point
 
 MemberState = Literal["new", "unfinished", "finished"]
@@ -46,7 +46,7 @@ class Member:
         """
         if not self.path.exists() or not any(self.path.iterdir()):
             return "new"
-        config, manifest = self.path / "config.gin", self.path / "manifest.json"
+        config, manifest = self.path / CONFIG, self.path / MANIFEST
         if not config.is_file() or not manifest.is_file():
             raise LabError(f"{self.path} is not empty and no run: move it away, or give another --out")
         if self._differs(config):
@@ -118,7 +118,7 @@ def members(
     for (name, experiment), point in itertools.product(experiments.items(), points):
         family, _, member = name.partition("/")
         root = (out or Path("runs") / (f"{family}_sweep" if point.name else family)) / member / point.name
-        if (root / "manifest.json").exists():
+        if (root / MANIFEST).exists():
             raise LabError(f"{root} is a run itself, its seeds need a folder of their own: give another --out")
         own = spec if spec.endswith((".gin", f"/{member}")) or not member else f"{spec}/{member}"
         for seed in seeds or (None,):
