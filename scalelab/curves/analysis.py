@@ -230,17 +230,16 @@ class Analysis:
             for times, compute, middle, (low, high) in zip(HEADLINE, at, middle_C, ends)
         )
 
-    def value_interval(self, compute: Sequence[float] | Array, level: float | None = None) -> tuple[Array, Array]:
+    def value_interval(self, compute: Sequence[float] | Array) -> tuple[Array, Array]:
         """Interval of the curve at some compute, over all shapes: lower and upper ends, `[C]` each."""
-        return self._ends(self.draws().value(compute), level)
+        return self._ends(self.draws().value(compute))
 
-    def evaluation_interval(self, compute: Sequence[float] | Array, level: float | None = None) -> tuple[Array, Array]:
+    def evaluation_interval(self, compute: Sequence[float] | Array) -> tuple[Array, Array]:
         """Interval of an evaluation at some compute: lower and upper ends, `[C]` each."""
-        return self._ends(self.draws().evaluation(compute), level)
+        return self._ends(self.draws().evaluation(compute))
 
-    def _ends(self, drawn_MC: Array, level: float | None) -> tuple[Array, Array]:
-        level = self.level if level is None else level
-        low_C, high_C = np.quantile(drawn_MC, tails_of(level), axis=0)
+    def _ends(self, drawn_MC: Array) -> tuple[Array, Array]:
+        low_C, high_C = np.quantile(drawn_MC, tails_of(self.level), axis=0)
         return low_C, high_C
 
 

@@ -23,6 +23,9 @@ ANSWER_SHARE = 0.5
 PROMPT = 256
 """Tokens of a prompt, as assumed of every run whose engines have room for it."""
 
+# The share of the variance of log length that lies between prompts.
+PROMPT_SHARE = 0.5
+
 # Quantiles of the length, and of the place of an interruption, that moments are computed from.
 LEVELS, PLACES = 4096, 32
 
@@ -66,17 +69,14 @@ class LogNormal:
     median: float
     sigma: float
     max_tokens: int
-    prompt_share: float = 0.5
-    """Share of the variance of log length that lies between prompts."""
     interrupt: tuple[int, int] | None = None
     """First and last place of a forced interruption, in tokens."""
 
     def __post_init__(self) -> None:
-        if not (0 < self.median <= self.max_tokens and self.sigma >= 0 and 0 <= self.prompt_share <= 1):
+        if not (0 < self.median <= self.max_tokens and self.sigma >= 0):
             raise LabError(
-                f"lengths with a median of {self.median:g}, sigma {self.sigma:g} and {self.prompt_share:g} of the "
-                f"variance between prompts, up to {self.max_tokens} tokens: the median must lie between 0 and the "
-                "limit, sigma be 0 or more, and the share between 0 and 1"
+                f"lengths with a median of {self.median:g} and sigma {self.sigma:g}, up to {self.max_tokens} tokens: "
+                "the median must lie between 0 and the limit, and sigma be 0 or more"
             )
 
     @classmethod
@@ -89,7 +89,7 @@ class LogNormal:
     def draw(self, rng: np.random.Generator, groups: int, generations: int) -> np.ndarray:
         """Draw int[groups, generations]: tokens of each completion, at least 1."""
         z_P, z_PG = rng.standard_normal((groups, 1)), rng.standard_normal((groups, generations))
-        log_PG = self.sigma * (np.sqrt(self.prompt_share) * z_P + np.sqrt(1 - self.prompt_share) * z_PG)
+        log_PG = self.sigma * (np.sqrt(PROMPT_SHARE) * z_P + np.sqrt(1 - PROMPT_SHARE) * z_PG)
         tokens_PG = self.median * np.exp(log_PG)
         if self.interrupt is not None:
             place_PG = rng.integers(*self.interrupt, size=tokens_PG.shape, endpoint=True)

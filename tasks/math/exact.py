@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from tasks.math.nodes import Apply, Matrix, Meaning, Number, Symbol
-from tasks.math.shape import CONSTANTS, heads
+from tasks.math.shape import CONSTANTS
 
 _MOST_BITS = 4096
 _MOST_FACTORIAL = 300
@@ -179,4 +179,4 @@ class ExactArithmetic:
 
 _CONSTANTS = frozenset(Symbol(name) for name in CONSTANTS)
 
-__all__ = ["Arithmetic", "ExactArithmetic", "UndefinedError", "heads", "infinite", "rational"]
+__all__ = ["Arithmetic", "ExactArithmetic", "UndefinedError", "infinite", "rational"]

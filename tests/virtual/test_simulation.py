@@ -257,7 +257,7 @@ def test_a_large_cluster_is_searched_in_small() -> None:
 
 def test_log_normal_lengths_have_their_median_and_prompts_resemble_themselves() -> None:
     rng = np.random.default_rng(0)
-    tokens_PG = LogNormal(100, 0.5, 10_000, prompt_share=0.5).draw(rng, 4000, 4)
+    tokens_PG = LogNormal(100, 0.5, 10_000).draw(rng, 4000, 4)
     logs_PG = np.log(tokens_PG)
     assert np.exp(np.median(logs_PG)) == pytest.approx(100, rel=0.03)
     assert logs_PG.std() == pytest.approx(0.5, rel=0.03)

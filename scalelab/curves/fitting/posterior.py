@@ -19,7 +19,7 @@ from scalelab.arrays import Array
 from scalelab.curves.fitting.density import CHANGE_SIZE, NEGLIGIBLE, Cells, Change, Density
 from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.models import Model, log_compute, mirrored, value
-from scalelab.curves.fitting.noise import Prior, SeedNoise, typical
+from scalelab.curves.fitting.noise import Prior, typical
 
 ROUNDS = ((16, 28), (16, 16), (16, 16))
 """Cells of the ever finer grids over steepness and midpoint."""
@@ -230,16 +230,7 @@ def find_mass(density: Density, quick: bool = False) -> Mass:
     return Mass(density, *close_in(density, QUICK_ROUNDS if quick else ROUNDS), quick)
 
 
-def posterior(
-    fit: Fit,
-    prior: Prior | None,
-    size: int = 4000,
-    seed: int = 0,
-    model: Model | None = None,
-    quick: bool = False,
-    noises: Sequence[SeedNoise] | None = None,
-    change: Change | None = None,
-) -> Draws:
+def posterior(fit: Fit, prior: Prior | None, size: int = 4000, seed: int = 0, quick: bool = False) -> Draws:
     """Draws from the posterior of a fitted curve.
 
     Args:
@@ -247,13 +238,10 @@ def posterior(
         prior: beliefs about shape and scale; None for flat ones.
         size: how many to draw.
         seed: of the random numbers.
-        model: the curve; None for that of the fit.
         quick: cover shapes and spreads more coarsely, for curves that count with a small weight.
-        noises: what `seed_noises` gives for the fit, where it is at hand.
-        change: a late rise or fall beside the curve.
     """
     rng = np.random.default_rng(seed)
-    mass = find_mass(Density(fit, prior, model, coarse=quick, noises=noises, change=change), quick)
+    mass = find_mass(Density(fit, prior, coarse=quick), quick)
     return mass.weigh(rng).draw(size, rng)
 
 

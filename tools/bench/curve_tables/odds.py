@@ -8,8 +8,8 @@ import numpy as np
 
 from curve_tables.common import ROOT, markdown
 from scalelab.curves import Curve, FitError, fit_curve, read_sources
-from scalelab.curves.fitting.density import Change, seed_noises
-from scalelab.curves.fitting.posterior import posterior
+from scalelab.curves.fitting.density import Change, Density, seed_noises
+from scalelab.curves.fitting.posterior import find_mass
 from scalelab.curves.fitting.shapes import CHANGES, OTHERS, SIGMOID_ODDS
 
 NAMES = ("sigmoid", *(rise.name for rise in OTHERS), *(kind.name for kind in CHANGES))
@@ -25,10 +25,10 @@ def evidence(item: Curve, until: float | None) -> list[float] | None:
     except FitError:
         return None
     noises, log_end = seed_noises(fit), float(np.log(fit.window[1])) - fit.log_reference
-    found = [posterior(fit, fit.prior, 200, 0, model, quick=True, noises=noises) for model in (None, *OTHERS)]
+    found = [Density(fit, fit.prior, model, coarse=True, noises=noises) for model in (None, *OTHERS)]
     changes = [Change(log_end + float(np.log(kind.share)), kind.steep) for kind in CHANGES]
-    found += [posterior(fit, fit.prior, 200, quick=True, noises=noises, change=change) for change in changes]
-    return [draws.log_evidence for draws in found]
+    found += [Density(fit, fit.prior, coarse=True, noises=noises, change=change) for change in changes]
+    return [find_mass(one, quick=True).weigh(np.random.default_rng(0)).log_evidence for one in found]
 
 
 def most_probable(log_RF: Sequence[Sequence[float]]) -> np.ndarray:

@@ -102,7 +102,7 @@ def forecast_of(item: Curve, part: float, others: float | None = None) -> RunFor
     errors |= {name: way(seen, end) - measured for name, way in WAYS.items()}
     if others is not None:
         errors[OTHERS] = no_change(seen, end) + others - measured
-    low, high = (float(bound[0]) for bound in found.evaluation_interval([end], 0.8))
+    low, high = (float(bound[0]) for bound in found.evaluation_interval([end]))
     return RunForecast(errors, low <= measured <= high)
 
 
