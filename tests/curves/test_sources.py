@@ -455,8 +455,8 @@ def test_a_copy_of_a_run_is_no_seed_of_its_own(tmp_path: Path, capsys: pytest.Ca
     (runs / "early" / "evals.jsonl").write_text("".join(lines[: len(lines) // 2]))
     made_run(runs / "other", rollouts=False, seed=1)
     pooled = pool(read_sources([runs]), "all")
-    alone = pool(read_sources([runs / "one", runs / "other"]), "all")
-    for item, expected in zip(pooled, alone, strict=True):
+    without = pool(read_sources([runs / "one", runs / "other"]), "all")
+    for item, expected in zip(pooled, without, strict=True):
         assert len(item.seeds) == 2
         np.testing.assert_array_equal(item.pass_rate_N, expected.pass_rate_N)
         assert sum("is a copy of" in note for note in item.notes) == 2
