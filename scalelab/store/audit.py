@@ -30,6 +30,7 @@ from scalelab.store.manifest import (
 )
 from scalelab.store.proof import prove
 from scalelab.store.recovery import lost_rollouts
+from scalelab.store.run_status import state_now
 
 Line = dict[str, Any]
 
@@ -48,7 +49,7 @@ class Audit:
 
     Attributes:
         run: the run's folder.
-        status: what the manifest says: `running`, `finished`, `interrupted`, `failed`.
+        status: the run's state; see `scalelab.store.run_status.state_of`.
         problems: what is wrong, a line each.
         notes: what is worth knowing and wrong with nothing.
         steps: optimiser steps that count.
@@ -88,7 +89,7 @@ def audit(path: Path, contents: bool = True) -> Audit:
     """
     found = Audit(str(path))
     manifest = read_run_manifest(path)
-    found.status = str(manifest.get("status", "unknown"))
+    found.status = state_now(path, manifest)
     proof = prove(path, manifest, contents)
     found.notes += proof.notes
     found.problems += _some(proof.problems)

@@ -61,11 +61,8 @@ def run_status(path: Path) -> RunStatus:
     Raises:
         LabError: it is none, or holds broken lines.
     """
-    manifest, status = read_run_manifest(path), read_note(path / STATUS, _LARGEST)
-    written = status.get("time")
-    age = max(0.0, time.time() - written) if isinstance(written, int | float) else None
-    quiet = time.time() - last_written(one for name in WRITTEN if (one := path / name).exists())
-    state = state_of(str(manifest.get("status", "unknown")), status, age, quiet)
+    manifest = read_run_manifest(path)
+    state, status, age, quiet = _look(path, manifest)
     faults = read_lines(path / FAULTS) if (path / FAULTS).exists() else []
     reason = manifest.get("reason")
     steps = read_lines(path / METRICS) if (path / METRICS).exists() else []
@@ -83,6 +80,20 @@ def run_status(path: Path) -> RunStatus:
 
 def _is_amount(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15
+
+
+def state_now(path: Path, manifest: Mapping[str, Any]) -> str:
+    """State of a run in a word, by its folder and the content of its manifest; see `state_of`."""
+    return _look(path, manifest)[0]
+
+
+def _look(path: Path, manifest: Mapping[str, Any]) -> tuple[str, dict[str, Any], float | None, float]:
+    """State, status, age and quiet of a `RunStatus`."""
+    status = read_note(path / STATUS, _LARGEST)
+    written = status.get("time")
+    age = max(0.0, time.time() - written) if isinstance(written, int | float) else None
+    quiet = time.time() - last_written(one for name in WRITTEN if (one := path / name).exists())
+    return state_of(str(manifest.get("status", "unknown")), status, age, quiet), status, age, quiet
 
 
 def state_of(said: str, status: Mapping[str, Any], age: float | None, quiet: float) -> str:

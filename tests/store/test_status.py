@@ -22,6 +22,7 @@ from scalelab.cluster import heartbeats
 from scalelab.cluster.heartbeats import Beating, Heartbeats, Pulse, stragglers
 from scalelab.commands.plan import measured_of
 from scalelab.run.changes import Changes
+from scalelab.store.audit import audit
 from scalelab.store.lines import read_lines
 from scalelab.store.run_status import LATE, run_status
 from scalelab.store.status_file import StatusFile
@@ -197,8 +198,9 @@ def test_a_run_whose_process_is_gone_is_told_so_wherever_it_ran(run: Path) -> No
     for change in ({"pid": ended.pid}, {"started": "1"}, {"node": "elsewhere", "time": time.time() - LATE - 1}):
         (run / "status.json").write_text(json.dumps(status | change))
         assert run_status(run).state == "gone"
+        assert audit(run).status == "gone", "`scalelab check` says what `status` says"
     (run / "status.json").write_text(json.dumps(status | {"node": "elsewhere"}))
-    assert run_status(run).state == "running"
+    assert run_status(run).state == audit(run).status == "running"
 
 
 @pytest.mark.parametrize("said", ["running", "finished", "interrupted"])
