@@ -159,6 +159,11 @@ def test_every_damage_of_a_run_without_journal_is_named(
     assert told in capsys.readouterr().out
 
 
+def test_completions_that_are_lost_are_one_wrong_thing(run: Path) -> None:
+    remove("rollouts/step_000003.parquet")(run)
+    assert audit(run).problems == ["rollouts/step_000003.parquet is missing"]
+
+
 def test_what_a_crash_may_leave_is_no_problem(run: Path) -> None:
     with open(run / "metrics.jsonl", "ab") as file:
         file.write(b'{"step": 7, "ti')
