@@ -16,7 +16,7 @@ from typing import Any
 from tasks.errors import TaskError
 from tasks.open_files import allow_files
 from tasks.sandbox.job import Job, Limits
-from tasks.sandbox.tiers import TIERS, Tier
+from tasks.sandbox.tiers import TIERS, Tier, home_of
 from tasks.sandbox.worker import Worker, WorkerError
 
 # Each attack returns what it got hold of, or raises. Harmless where it succeeds: signal 0 only asks for permission.
@@ -116,9 +116,14 @@ def choose_tier(tiers: tuple[Tier, ...] = TIERS, packages: tuple[str, ...] = ())
         packages: modules beyond the standard library that submissions will find loaded.
 
     Raises:
-        TaskError: none holds; untrusted code must not run here.
+        TaskError: none holds, and untrusted code must not run here; or a package is not installed.
     """
     allow_files()
+    try:
+        for package in packages:
+            home_of(package)
+    except OSError as error:  # which no tier mends
+        raise TaskError(str(error)) from error
     rejected: dict[str, str] = {}
     for tier in tiers:
         try:

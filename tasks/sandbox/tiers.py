@@ -60,7 +60,7 @@ class Tier:
         Raises:
             OSError: bubblewrap or a package is not installed.
         """
-        homes = {package: _home(package) for package in packages}
+        homes = {package: home_of(package) for package in packages}
         config = {
             "host": 0 if self.bubblewrap else os.getpid(),
             "uid": random_uid(),
@@ -115,8 +115,12 @@ def _start(module: str) -> str:
     return f"{begin}; from {__package__}.{module} import main; del sys.path[0]; main()"
 
 
-def _home(package: str) -> Path:
-    """The folder or file of the package that a module belongs to."""
+def home_of(package: str) -> Path:
+    """The folder or file of the package that a module belongs to.
+
+    Raises:
+        OSError: it is not installed.
+    """
     spec = importlib.util.find_spec(package.split(".")[0])
     if spec is None or spec.origin is None:
         raise OSError(f"submissions are to import {package}, which is not installed: pip install it")

@@ -173,3 +173,15 @@ def test_programs_import_the_packages_that_are_named(tmp_path: Path, capsys: pyt
     command = ["grade", "--task", "math", "--in", str(source), "--out", str(out), "--packages", "numpy"]
     assert main(command) != 0
     assert "--packages is for --task code" in capsys.readouterr().err
+
+
+def test_a_package_that_is_not_installed_is_the_cause_that_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(json.dumps({"id": 1, "tests": {"kind": "asserts", "code": ""}, "completion": "x"}))
+    command = ["grade", "--task", "code", "--in", str(source), "--out", str(out), "--packages", "no_such_package"]
+    assert main(command) == 1
+    said = capsys.readouterr().err
+    assert "no_such_package, which is not installed: pip install it" in said
+    assert "no sandbox" not in said
