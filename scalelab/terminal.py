@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 _BREAKS = str.maketrans("", "", "\n\t")
@@ -27,6 +29,12 @@ def plain_text(text: object, lines: bool = False) -> str:
 def plain_line(text: object) -> str:
     """Plain text with its spaces as they are, and with `⟨000a⟩` for line feeds, so that it stays one line."""
     return plain_text(text, lines=True).replace("\n", _mark("\n")).replace("\t", " ")
+
+
+def shell_path(path: Path | str) -> str:
+    """A path as a command takes it that is pasted into a shell: quoted if it has to be, and no option."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def _shown(one: str) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from scalelab.commands import view
 from scalelab.errors import LabError
+from scalelab.terminal import shell_path
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 
@@ -38,5 +39,5 @@ def run(args: argparse.Namespace) -> int:
         shutil.copytree(RECORDED, args.dir)
     except FileExistsError:
         raise LabError(f"{args.dir} is there already: give --dir a new name") from None
-    print(f"copied {len(list(args.dir.glob('*/seed_*')))} runs into {args.dir}: scalelab fit {args.dir}/*")
+    print(f"copied {len(list(args.dir.glob('*/seed_*')))} runs into {args.dir}: scalelab fit {shell_path(args.dir)}/*")
     return 0

@@ -20,7 +20,7 @@ from scalelab.commands.arguments import add_json
 from scalelab.commands.output import print_filled, print_json
 from scalelab.errors import LabError
 from scalelab.experiment import Listed, listing
-from scalelab.terminal import plain_text
+from scalelab.terminal import plain_text, shell_path
 
 RUNS = Path("runs")
 """Folder of `scalelab run`'s runs."""
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_groups(found)
         if runs:
-            print(f"\nRuns in {folder}/ (`scalelab view {folder}` shows them)")
+            print(f"\nRuns in {folder}/ (`scalelab view {shell_path(folder)}` shows them)")
             _print_lines([(plain_text(group["group"]), _words(group)) for group in runs])
     for error in broken:
         print(f"scalelab: {error}", file=sys.stderr)

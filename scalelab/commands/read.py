@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from scalelab.commands.arguments import add_json
 from scalelab.commands.curve_options import add_reading_arguments, reading_from
 from scalelab.commands.output import print_json, print_table
+from scalelab.terminal import shell_path
 
 if TYPE_CHECKING:
     from scalelab.reading import Reading, ReadLog
@@ -50,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
         print("\n" * (index > 0), end="")
         _print_source(source, reading)
     if args.save:
-        print(f"\nwritten: {args.save}; scalelab fit LOG --mapping {args.save} reads other logs in the same way")
+        command = f"scalelab fit LOG --mapping {shell_path(args.save)}"
+        print(f"\nwritten: {args.save}; {command} reads other logs in the same way")
     return 0
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.commands.arguments import add_json
-from scalelab.terminal import plain_line
+from scalelab.terminal import plain_line, shell_path
 
 if TYPE_CHECKING:
     from scalelab.plan.measured import MeasuredSpeeds
@@ -80,7 +80,8 @@ def _told(found: RunStatus, speeds: MeasuredSpeeds | None) -> list[str]:
     elif found.reason:
         lines[0] += f": {found.reason}"
     if found.state == "gone":
-        lines.append(f"its process is not there any more: `scalelab run {found.run} --resume` goes on with it")
+        command = f"scalelab run {shell_path(found.run)} --resume"
+        lines.append(f"its process is not there any more: `{command}` goes on with it")
     if found.state == "silent":
         lines.append(f"it has written no line for {_ago(found.quiet)}")
     if isinstance(step := status.get("step"), int):

@@ -22,6 +22,7 @@ from scalelab.experiment.resolve import Heading, resolve_statements
 from scalelab.experiment.resolved import Resolved
 from scalelab.experiment.syntax import Binding, Mention, read_text
 from scalelab.experiment.values import brief
+from scalelab.terminal import shell_path
 
 _HOME = Path(scalelab.__file__).resolve().parent
 EXPERIMENTS = (_HOME if (_HOME / "experiments").is_dir() else _HOME.parent) / "experiments"
@@ -242,8 +243,9 @@ def _literal(value: Any, origin: str, key: str, registry: Registry) -> Any:
 
 def _unknown_experiment(spec: str) -> str:
     if Path(spec, "config.gin").is_file():
+        run = shell_path(spec)
         return (
-            f"{spec} is a run's folder: `scalelab run {spec} --resume` goes on with it, `scalelab report {spec}` shows "
+            f"{spec} is a run's folder: `scalelab run {run} --resume` goes on with it, `scalelab report {run}` shows "
             f"it, and its experiment is {Path(spec, 'config.gin')}"
         )
     names = [listed.name for listed in listing()[0]]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scalelab.store.manifest import MANIFEST
+from scalelab.terminal import shell_path
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at the run's folder."""
@@ -55,8 +56,9 @@ def _serve(path: Path, before: int | None, say: Callable[[str], None], serve: bo
     while _written(path) == before:
         if ended.wait(LOOK_SECONDS):
             return
+    shown = f"scalelab view {shell_path(path)}"
     if not serve:
-        say(f"live page: scalelab view {path}")
+        say(f"live page: {shown}")
         return
     # The server ends when its standard input does: also when this process is killed.
     command = [sys.executable, "-m", "scalelab", "view", str(path), "--port", "0", "--until-input-ends"]
@@ -74,7 +76,7 @@ def _serve(path: Path, before: int | None, say: Callable[[str], None], serve: bo
         patience.start()
         address = server.stdout.readline().strip()
         patience.cancel()
-        say(f"live page: {address or f'scalelab view {path}'}")
+        say(f"live page: {address or shown}")
         ended.wait()
         server.stdin.close()
         try:

@@ -28,6 +28,7 @@ from scalelab.store.manifest import CHECKPOINTS, LIBRARIES_LOG, check_config, re
 from scalelab.store.places import clear, free_folder, made_nothing
 from scalelab.store.publication import take_over
 from scalelab.store.recovery import Return, choose
+from scalelab.terminal import shell_path
 from scalelab.virtual.cluster import check_simulated
 from scalelab.watch.progress import Progress
 from scalelab.watch.trackers import Trackers, settings_of
@@ -116,8 +117,8 @@ def resume(
 def _refuse_finished(path: Path, manifest: Mapping[str, Any]) -> None:
     if manifest.get("status") == "finished":
         raise LabError(
-            f"{path} is finished, there is nothing to resume: `scalelab report {path}` shows it, and "
-            f"`scalelab run --from {path} --set Budget.steps=…` goes on with it for longer"
+            f"{path} is finished, there is nothing to resume: `scalelab report {shell_path(path)}` shows it, and "
+            f"`scalelab run --from {shell_path(path)} --set Budget.steps=…` goes on with it for longer"
         )
 
 
@@ -145,7 +146,8 @@ def _choose(path: Path, run: Run) -> Return:
         copy = second_copy(path, run.retention.copy_to)
         if copy is None:
             raise
-        raise LabError(f"{error}; its second copy can: scalelab run {copy.parents[1]} --resume") from error
+        command = f"scalelab run {shell_path(copy.parents[1])} --resume"
+        raise LabError(f"{error}; its second copy can: {command}") from error
 
 
 def _refuse_differences(path: Path, own: Resolved, asked: Resolved) -> None:
@@ -156,7 +158,7 @@ def _refuse_differences(path: Path, own: Resolved, asked: Resolved) -> None:
         more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
         raise LabError(
             f"{path} is a run of another configuration: {told}{more}. Resume it as it is with "
-            f"`scalelab run {path} --resume`, or start another run"
+            f"`scalelab run {shell_path(path)} --resume`, or start another run"
         )
 
 

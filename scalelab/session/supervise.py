@@ -22,6 +22,7 @@ from scalelab.errors import BROKEN_OFF, FAILED, INTERRUPTED, USAGE_ERROR, LabErr
 from scalelab.guarded import read_whole
 from scalelab.session.signals import stops
 from scalelab.session.told import ATTENDED, Told
+from scalelab.terminal import shell_path
 
 PAUSES = (5.0, 30.0, 120.0)
 """Seconds before each new start without a step in between; after the last the supervisor gives up."""
@@ -103,7 +104,8 @@ def attend(
         return 128 - code, asked
     silent = f"the run's process {why}: go on with --resume"
     if folder is not None and _write_ending(folder, silent):
-        say(f"scalelab: the run is finished; then its process {why}: `scalelab report {folder}` shows it")
+        report = f"scalelab report {shell_path(folder)}"
+        say(f"scalelab: the run is finished; then its process {why}: `{report}` shows it")
         return 0, asked
     say(f"scalelab: {silent}")
     return BROKEN_OFF, asked

@@ -12,6 +12,7 @@ from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
 from scalelab.jsonl import plain
+from scalelab.terminal import shell_path
 
 MANIFEST, CONFIG, CHECKPOINTS, ROLLOUTS = "manifest.json", "config.gin", "checkpoints", "rollouts"
 """Names in a run's folder."""
@@ -126,7 +127,7 @@ def check_config(path: Path, vouched: dict[str, Any]) -> None:
     if expected is not None and config_sha256(path) != expected:
         raise LabError(
             f"{path / CONFIG} is not what this run began with (its SHA-256 differs): put the file back as it was, or "
-            f"start another run with `scalelab run {path / CONFIG}`"
+            f"start another run with `scalelab run {shell_path(path / CONFIG)}`"
         )
 
 

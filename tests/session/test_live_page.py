@@ -48,10 +48,10 @@ def test_the_address_is_said_once_the_run_has_begun_and_serves_until_it_ends(tmp
 
 def test_without_anybody_to_look_the_command_is_said_and_nothing_started(tmp_path: Path) -> None:
     said: list[str] = []
-    with live_page(tmp_path / "run", said.append, serve=False):
-        made_run(tmp_path / "run", evaluations=2, rollouts=False)
+    with live_page(tmp_path / "a run", said.append, serve=False):
+        made_run(tmp_path / "a run", evaluations=2, rollouts=False)
         until(lambda: said, "the command")
-    assert said == [f"live page: scalelab view {tmp_path / 'run'}"]
+    assert said == [f"live page: scalelab view '{tmp_path / 'a run'}'"]
 
 
 def test_a_run_that_is_refused_says_nothing_of_a_page(tmp_path: Path) -> None:
