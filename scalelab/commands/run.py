@@ -148,11 +148,10 @@ def _supervise(args: argparse.Namespace) -> int:
     """Check that there is one run to supervise, make its folder, and supervise it."""
     from scalelab.experiment import load
     from scalelab.session.supervise import supervise
-    from scalelab.store.manifest import MANIFEST
-    from scalelab.store.places import clear, free_folder, latest_folder, made_nothing
+    from scalelab.store.places import clear, free_folder, holds_run, latest_folder, made_nothing
 
     path, begin = Path(args.experiment), [word for word in sys.argv[1:] if word != "--supervise"]
-    if not (args.resume and (path / MANIFEST).exists()):
+    if not (args.resume and holds_run(path)):
         [name, *others] = load(args.experiment)
         if others or args.seeds or args.only or args.sweep:
             raise LabError(
@@ -298,25 +297,26 @@ def _resume(args: argparse.Namespace) -> None:
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.session import resume
     from scalelab.session.told import tell
-    from scalelab.store.manifest import CONFIG, MANIFEST, read_run_manifest
-    from scalelab.store.places import latest_folder
+    from scalelab.store.earlier import claimed_manifest
+    from scalelab.store.manifest import CONFIG
+    from scalelab.store.places import holds_run, latest_folder
     from scalelab.watch.progress import Progress
 
     heed_signals()
     path, asked = Path(args.experiment), None
     path = path.parent if path.name == CONFIG else path
-    if not (path / MANIFEST).exists() or args.sets:
-        source = path / CONFIG if (path / MANIFEST).exists() else args.experiment
+    if not holds_run(path) or args.sets:
+        source = path / CONFIG if holds_run(path) else args.experiment
         [(name, experiment), *others] = load(str(source)).items()
         if others:
             raise LabError(
                 f"{args.experiment} has {len(others) + 1} members; running them again resumes them: leave --resume out"
             )
         asked = resolve_experiment(name, experiment, args.sets, imports=True)
-        path = args.out or (path if (path / MANIFEST).exists() else latest_folder(name))
+        path = args.out or (path if holds_run(path) else latest_folder(name))
     elif args.out is not None and args.out.resolve() != path.resolve():
         raise LabError(f"{path} is the run that --resume goes on with, in its own folder: leave --out {args.out} out")
-    read_run_manifest(path)
+    claimed_manifest(path)  # says what is no run's folder
     own = resolve(str(path / CONFIG), imports=True)
     _prepare(args, own.run)
     with python_stderr_apart(), Progress() as progress, live_page(path, progress.say, sys.stderr.isatty()):

@@ -21,7 +21,7 @@ from scalelab.session.start_up import StartUp
 from scalelab.session.tracked_fits import TrackedFits
 from scalelab.session.worlds import end_run, run_on_cluster, run_on_simulated_clock
 from scalelab.store.copying import second_copy, take_back
-from scalelab.store.earlier import last_epoch, read_account
+from scalelab.store.earlier import claimed_manifest, last_epoch, read_account
 from scalelab.store.folder import RunFolder
 from scalelab.store.lease import Lease
 from scalelab.store.manifest import CHECKPOINTS, LIBRARIES_LOG, check_config, read_run_manifest
@@ -91,9 +91,13 @@ def resume(
     Raises:
         LabError: it is no run, it has finished, it is still running, or it is not what was asked for.
     """
-    manifest = read_run_manifest(path)
+    manifest = claimed_manifest(path)
     check_config(path, manifest)
-    _refuse_finished(path, manifest)
+    shown: dict[str, Any] = {}
+    with suppress(LabError):
+        shown = read_run_manifest(path)
+    if shown.get("status") == manifest.get("status"):  # else the file is written again first
+        _refuse_finished(path, manifest)
     if asked is not None:
         _refuse_differences(path, own, asked)
     check_simulated(own.run, path, manifest)

@@ -19,15 +19,9 @@ from scalelab.errors import LabError
 from scalelab.guarded import read_whole
 from scalelab.parquet import take_rows
 from scalelab.store.account import EVALS, METRICS, Account, retention_of
+from scalelab.store.earlier import known_manifest
 from scalelab.store.lines import read_lines
-from scalelab.store.manifest import (
-    CHECKPOINTS,
-    ROLLOUTS,
-    check_config,
-    completions_name,
-    read_run_manifest,
-    step_of_rollouts,
-)
+from scalelab.store.manifest import CHECKPOINTS, ROLLOUTS, check_config, completions_name, step_of_rollouts
 from scalelab.store.proof import Proof, prove
 from scalelab.store.recovery import lost_rollouts
 from scalelab.store.run_status import state_now
@@ -88,7 +82,7 @@ def audit(path: Path, contents: bool = True) -> Audit:
         LabError: it is no folder of a run.
     """
     found = Audit(str(path))
-    manifest = read_run_manifest(path)
+    manifest = known_manifest(path)
     found.status = state_now(path, manifest)
     proof = prove(path, manifest, contents)
     found.notes += proof.notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,31 @@ def read_account(path: Path) -> Account | None:
         return replay(chain.entries)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise LabError(f"{path / JOURNAL} is not what this version writes ({printable(error)})") from error
+
+
+def claimed_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a run as its journal has it; that of its file if there is no journal, or a damaged one.
+
+    Raises:
+        LabError: there is none.
+    """
+    with suppress(LabError):
+        account = read_account(path)
+        if account is not None and account.manifest:
+            return account.manifest
+    return read_run_manifest(path)
+
+
+def known_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a run as its file shows it; as its journal has it if the file is lost or damaged.
+
+    Raises:
+        LabError: there is none.
+    """
+    try:
+        return read_run_manifest(path)
+    except LabError:
+        return claimed_manifest(path)
 
 
 def last_epoch(path: Path) -> int:

@@ -20,6 +20,11 @@ _BEGUN = frozenset({MANIFEST, CONFIG, JOURNAL, STATUS, LIBRARIES_LOG, "lock", "t
 """Names in the folder of a run that has made nothing yet, besides empty files and folders."""
 
 
+def holds_run(path: Path) -> bool:
+    """True for the folder of a run: it has a manifest, or the journal that this follows from."""
+    return (path / MANIFEST).exists() or (path / JOURNAL).exists()
+
+
 def made_nothing(path: Path) -> bool:
     """True for an empty folder, and for that of a run that failed before it made anything, as one that is refused."""
     held = set(leases(path).values())

@@ -196,16 +196,24 @@ def _name(line: bytes) -> str:
 def _compare_manifest(content: bytes, proof: Proof, entries: list[ChainEntry]) -> None:
     assert proof.account is not None
     found = content.replace(b"\r\n", b"\n").rstrip()
-    if found == manifest_text(proof.account.manifest).encode().rstrip():
+    if found == _file_of(proof.account.manifest):
         return
     earlier = _earlier(entries, ("facts", "adopt", "fork"))
-    if any(found == manifest_text(before.manifest).encode().rstrip() for before in earlier):
+    if any(found == _file_of(before.manifest) for before in earlier):
         proof.notes.append(f"{MANIFEST} lacks the last facts of the journal, which --resume brings")
+        return
+    if not found:
+        proof.problems.append(f"{MANIFEST} is missing")
         return
     new, old = _json(content), json.loads(manifest_text(proof.account.manifest))
     keys = [key for key in (old | new) if old.get(key) != new.get(key)]
     told = "; ".join(f"{key} is {str(new.get(key))[:40]}, was {str(old.get(key))[:40]}" for key in keys[:3])
     proof.problems.append(f"{MANIFEST} was changed: {told or 'in its form'}")
+
+
+def _file_of(manifest: dict[str, Any]) -> bytes:
+    """Content of a manifest's file, which is not there before the first facts."""
+    return manifest_text(manifest).encode().rstrip() if manifest else b""
 
 
 def _files(path: Path, proof: Proof, contents: bool) -> Iterator[str]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.store.account import ALARMS, EVALS, FAULTS, METRICS
+from scalelab.store.earlier import known_manifest
 from scalelab.store.lines import read_lines
-from scalelab.store.manifest import MANIFEST, read_run_manifest
+from scalelab.store.manifest import MANIFEST
 from scalelab.store.pace import RunPace, pace
 from scalelab.store.status_file import STATUS, process_started, read_note
 
@@ -61,7 +62,7 @@ def run_status(path: Path) -> RunStatus:
     Raises:
         LabError: it is none, or holds broken lines.
     """
-    manifest = read_run_manifest(path)
+    manifest = known_manifest(path)
     state, status, age, quiet = _look(path, manifest)
     faults = read_lines(path / FAULTS) if (path / FAULTS).exists() else []
     reason = manifest.get("reason")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from scalelab.cli import main
 from scalelab.cluster.faults import Faults
+from scalelab.commands import run as command
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.recipe.types import Rollout
@@ -172,6 +172,39 @@ def test_a_contradicting_configuration_is_refused_by_its_difference(
     assert "seed is 0 in it, but 5 here" in refusal(capsys, str(broken_off), "--set", "Run.seed=5")
 
 
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"status": 3}', '{"status": "finished"}'])
+def test_a_manifest_that_is_lost_damaged_or_edited_is_written_again_from_the_journal(
+    content: str | None, broken_off: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "run_and_record", lambda *_: None)
+    monkeypatch.setattr(command, "_present", lambda *_: None)
+    folder = RunFolder(broken_off)
+    folder.describe(seed=3)
+    folder.close()
+    (broken_off / "manifest.json").unlink()
+    if content is not None:
+        (broken_off / "manifest.json").write_text(content)
+    assert main(["status", str(broken_off)]) == 0
+    assert main(["check", str(broken_off)]) == 1
+    assert f"manifest.json {'was changed' if content else 'is missing'}" in capsys.readouterr().out
+    assert main(["run", str(broken_off), "--resume"]) == 0
+    assert f"going on with {broken_off}" in capsys.readouterr().err
+    manifest = read_run_manifest(broken_off)
+    assert (manifest["status"], len(manifest["resumed"])) == ("running", 1)
+
+
+def test_a_finished_run_whose_manifest_is_lost_gets_it_back_and_is_refused(
+    broken_off: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(broken_off)
+    folder.describe(status="finished")
+    folder.close()
+    (broken_off / "manifest.json").unlink()
+    assert main(["run", str(broken_off), "--resume"]) == 1
+    assert "is finished, there is nothing to resume" in capsys.readouterr().err
+    assert read_run_manifest(broken_off) == {"status": "finished"}
+
+
 @pytest.mark.parametrize("before", ["another", None])
 def test_a_virtual_run_says_when_it_goes_on_with_another_processor(
     before: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -208,7 +241,9 @@ def test_a_finished_run_and_a_running_one_and_none_at_all_are_refused_kindly(
     assert "still running in another process" in capsys.readouterr().err.splitlines()[-1]
     assert read_run_manifest(broken_off) == {"status": "running"}, "nobody else's folder is touched"
     lease.release()
-    (broken_off / "manifest.json").write_text(json.dumps({"status": "finished"}))
+    folder = RunFolder(broken_off)
+    folder.describe(status="finished")
+    folder.close()
     said = refusal(capsys, str(broken_off / "config.gin"))
     assert "finished" in said
     assert "scalelab report" in said
