@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -356,10 +355,6 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
     [(address, device), *more] = clusters
     together = not more and address is not None and len(members) > 1
     devices = cluster_devices(address, device) if together else None
-    if not 0 < args.stop_error < 1:
-        raise LabError(f"--stop-error {args.stop_error:g} is no probability: give one between 0 and 1, such as 0.05")
-    if args.hours is not None and not 0 < args.hours < math.inf:
-        raise LabError(f"--hours {args.hours:g}: give a number of device-hours above 0")
     options = SweepOptions(args.hours, args.stop_losers, args.stop_error, devices, args.jobs or 1)
     outcomes = Sweep(members, options, lambda line: print(line, file=sys.stderr, flush=True)).run()
     root = args.out or Path(*members[0].path.parts[:2])  # runs/FAMILY

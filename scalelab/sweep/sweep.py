@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -40,6 +41,12 @@ class SweepOptions:
     """Runs side by side where they share no cluster."""
     poll_seconds: float = 1.0
     """Time between two looks at the runs."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.stop_error < 1:
+            raise LabError(f"--stop-error {self.stop_error:g} is no probability: give one between 0 and 1")
+        if self.hours is not None and not 0 < self.hours < math.inf:
+            raise LabError(f"--hours {self.hours:g}: give a number of device-hours above 0")
 
 
 @dataclass(frozen=True)
