@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from moe.checkpoint.folder import read_state
 from scalelab.cli import main
 from scalelab.curves import read_sources
 from scalelab.experiment import resolve
@@ -23,6 +24,7 @@ from scalelab.session.facts import facts
 from scalelab.store.audit import audit
 from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines
+from scalelab.store.recovery import DUE
 from scalelab.virtual.cluster import DERIVED, clock_facts
 from tests.helpers.virtual_runs import command, environment, in_turn, run, run_all
 
@@ -206,13 +208,10 @@ main(sys.argv[1:])
 def test_a_run_that_is_stopped_in_a_step_whose_checkpoint_is_due_is_the_same_run(folder: Path, whole: Path) -> None:
     """From there on it draws no more: its checkpoint has other groups in flight than that of a run that goes on."""
     out = folder / "stopped_in_step"
-    arguments = command(folder, out, *BROKEN_OFF)[3:]
-    for code in (
-        [sys.executable, "-c", STOPPED_IN_STEP, *arguments],
-        [*command(folder, out)[:4], str(out), "--resume"],
-    ):
+    started, resumed = command(folder, out, *BROKEN_OFF)[3:], [*command(folder, out)[:4], str(out), "--resume"]
+    for due, code in ((False, [sys.executable, "-c", STOPPED_IN_STEP, *started]), (True, resumed)):
         subprocess.run(code, env=environment(folder), stdout=subprocess.DEVNULL, timeout=900, check=False)
-        assert "step_000004" in checkpoints(out)
+        assert read_state(out / "checkpoints" / "step_000004")["virtual"][DUE] is due
     assert_the_same(whole, out, folder)
 
 
