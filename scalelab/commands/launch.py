@@ -46,6 +46,8 @@ USED_BY = {
 CHECKOUT = Path(__file__).parents[2]
 VOLUME, IMAGE = Path("/runs"), Path("/scalelab")
 """Folders that pods see: of the volume, and of the image's checkout."""
+FILE = re.compile(r".*\.(py|gin)(?=/|$)")
+"""The file in what names an experiment, FILE or FILE/MEMBER."""
 UNSAFE = re.compile(r"""[\s'"\\`$;&|<>(){}*?!]""")
 """Characters that shells and YAML read in ways of their own."""
 
@@ -166,13 +168,22 @@ def _check(args: argparse.Namespace, run: Run) -> None:
 
 
 def _seen_inside(args: argparse.Namespace, run: Run) -> list[str]:
-    """Mounts of a container for what the run reads: the model that it starts from, data, and the experiment's file."""
+    """Mounts of a container for what the run reads: the model that it starts from, data, and the experiment's folder.
+
+    Raises:
+        LabError: a path has a character that parts mounts.
+    """
     if not args.container:
         return []
-    data = [Path(str(getattr(task, "file", ""))).parent for task in run.tasks]
-    read = [Path(run.sft.pretrained or ""), Path(args.experiment).parent, *data]
-    found = dict.fromkeys(str(path) for path in read if path.is_absolute())
-    return [f"{path}:{path}" for path in found if not {args.out.parent, CHECKOUT} & {Path(path), *Path(path).parents}]
+    file = FILE.match(args.experiment)
+    read = [Path(run.sft.pretrained or ""), *([Path(file[0]).parent] if file else [])]
+    read += [Path(str(getattr(task, "file", ""))).parent for task in run.graded_tasks]
+    seen, found = {args.out.parent, CHECKOUT}, dict.fromkeys(path for path in read if path.is_absolute())
+    found = {path: None for path in found if len(path.parts) > 1 and not seen & {path, *path.parents}}
+    for path in found:
+        if {",", ":"} & set(str(path)):
+            raise LabError(f"{path} has a comma or a colon in it, which no mount of a container can carry: move it")
+    return [f"{path}:{path}" for path in found]
 
 
 def _check_pods(args: argparse.Namespace, run: Run) -> None:
@@ -180,7 +191,7 @@ def _check_pods(args: argparse.Namespace, run: Run) -> None:
     given, args.out = args.out, Path(os.path.normpath(args.out))
     if VOLUME not in args.out.parents:
         raise LabError(f"--out {given} is not on the volume, which is mounted at {VOLUME}: give a folder below it")
-    file, folder = re.match(r".*\.(py|gin)(?=/|$)", args.experiment), run.sft.pretrained
+    file, folder = FILE.match(args.experiment), run.sft.pretrained
     if file and not _in_pods(file[0]):
         raise LabError(
             f"EXPERIMENT {file[0]} is a file that pods do not see: put it below {VOLUME} of the volume, or into "

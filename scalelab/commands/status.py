@@ -79,15 +79,17 @@ def _told(found: RunStatus, speeds: MeasuredSpeeds | None) -> list[str]:
         lines[0] += f": {status['doing']} (process {status.get('pid')} on {status.get('node')}{age})"
     elif found.reason:
         lines[0] += f": {found.reason}"
+    command = f"`scalelab run {shell_path(found.run)} --resume` goes on with it"
     if found.state == "gone":
-        command = f"scalelab run {shell_path(found.run)} --resume"
-        lines.append(f"its process is not there any more: `{command}` goes on with it")
+        lines.append(f"its process is not there any more: {command}")
     if found.state == "silent":
-        lines.append(f"it has written no line for {_ago(found.quiet)}")
+        perhaps = "" if found.age is not None else f", and no file says whether its process is there; if not, {command}"
+        lines.append(f"it has written no line for {_ago(found.quiet)}{perhaps}")
     if isinstance(step := status.get("step"), int):
         spent = status.get("compute")
-        cost = f", {spent:.4f} {status.get('unit')}" if isinstance(spent, int | float) else ""
-        lines.append(f"step {step} of {status.get('steps')}{cost}")
+        cost = f", {spent:.4f} {status.get('unit', 'units of compute')}" if isinstance(spent, int | float) else ""
+        most = status.get("steps")
+        lines.append(f"step {step}{f' of {most}' if isinstance(most, int) else ''}{cost}")
     if found.pace is not None:
         lines += found.pace.lines(str(status.get("unit", "units of compute")))
     if speeds is not None:

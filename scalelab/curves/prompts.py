@@ -36,7 +36,7 @@ NAMES = {
     "prompt": ("prompt", "prompt_id", "question_id", "problem_id", "question", "problem"),
     "outcome": ("outcome", "correct", "passed", "is_correct", "score", "reward"),
     **{ours: ALIASES[ours] for ours in ("seed", "task")},
-    "run": (*ALIASES["run"], "recipe", "model"),
+    "run": ("run", "recipe", "model", *ALIASES["run"]),
     "compute": ("compute", "gpu_hours", "core_hours", "step"),
     "answer": ("answer", "extracted_answer", "prediction"),
 }

@@ -114,7 +114,8 @@ def slurm(
     options_of_job += [f"--network={network}"] if network else []
     command = shlex.join([*options_of_job, "--", *job.words])
     # A module system's scripts read variables that are not set, and end with any status.
-    source = f"set +eu\nsource {shlex.quote(str(setup))}\nset -eu\n" if setup else ""
+    file = shlex.quote(str(setup))
+    source = f"test -r {file}\nset +eu\nsource {file}\nset -eu\n" if setup else ""
     return f"""\
 #!/usr/bin/env bash
 # {job.devices} devices on {job.nodes} nodes; written by `scalelab launch slurm`. Submitted again, it resumes the run.

@@ -52,7 +52,8 @@ def runs_in(path: Path) -> list[RunPaths]:
 
     Folders of runs may hold others; runs without an evaluation yet are left out.
     """
-    below = [folder for folder in run_folders(path) if (folder / EVALS).is_file() and (folder / EVALS).stat().st_size]
+    begun = [one for one in run_folders(path, links=True) if (one / EVALS).is_file()]
+    below = [one for one in begun if (one / EVALS).stat().st_size]
     if not below:
         return [RunPaths(path, (path,))]
     runs: dict[Path, list[Path]] = {}
@@ -73,7 +74,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     count = Counter(stems)
     names = [f"{path.resolve().parent.name}/{stem}" if count[stem] > 1 else stem for path, stem in zip(paths, stems)]
     again = Counter(names)
-    return [name if again[name] == 1 else f"{name} ({index + 1})" for index, name in enumerate(names)]
+    return [name if again[name] == 1 else f"{name} ({names[: at + 1].count(name)})" for at, name in enumerate(names)]
 
 
 def _stem(path: Path) -> str:
@@ -85,17 +86,24 @@ def is_run(path: Path) -> bool:
     return (path / EVALS).is_file() or (path / MANIFEST).is_file()
 
 
-def run_folders(path: Path) -> list[Path]:
+def run_folders(path: Path, links: bool = False) -> list[Path]:
     """Run folders below a folder of runs, at most three deep (family, member, seed), in the order of their names.
 
-    What lies in the folder of a run belongs to that run. Links that lead out of the folder of runs are not followed.
+    What lies in a run's folder belongs to it. One with a manifest alone is a run only if there is none below it.
+
+    Args:
+        path: the folder of runs; a run itself has none.
+        links: whether links that lead out of it are followed.
     """
-    if is_run(path) or not path.is_dir():
+    if (path / EVALS).is_file() or not path.is_dir():
         return []
     root = path.resolve()
-    places = [f"{depth}/{name}" for depth in ("*", "*/*", "*/*/*") for name in (EVALS, MANIFEST)]
-    found = {file.parent for place in places for file in path.glob(place)}
-    found = {folder for folder in found if folder.resolve().is_relative_to(root)}
+    evaluated, named = (
+        {file.parent for depth in ("*", "*/*", "*/*/*") for file in path.glob(f"{depth}/{name}")}
+        for name in (EVALS, MANIFEST)
+    )
+    found = evaluated | {folder for folder in named if not any(folder in one.parents for one in evaluated)}
+    found = {folder for folder in found if links or folder.resolve().is_relative_to(root)}
     return sorted(folder for folder in found if not any(parent in found for parent in folder.parents))
 
 
@@ -301,10 +309,10 @@ def pool_seeds(curves: Sequence[Curve]) -> tuple[list[Curve], list[str]]:
         if len(runs) == 1:
             pooled += members
             continue
-        name = runs[0]
-        pooled += pool(members, name)
         copied = copies(members)
         own = dict.fromkeys(item.run for index, item in enumerate(members) if index not in copied)
+        name = next(iter(own))
+        pooled += pool(members, name)
         if len(own) > 1:
             notes.append(f"{', '.join(own)} differ in their seed alone and were pooled as {name}")
     return pooled, notes

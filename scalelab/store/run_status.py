@@ -5,11 +5,14 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scalelab.errors import LabError
 from scalelab.store.account import ALARMS, EVALS, FAULTS, METRICS
+from scalelab.store.chain import JOURNAL
 from scalelab.store.earlier import known_manifest
 from scalelab.store.lines import read_lines
 from scalelab.store.manifest import MANIFEST
@@ -22,7 +25,7 @@ LATE = 60.0
 SILENT = 600.0
 """Seconds without a line after which a run whose process is there is called silent."""
 
-WRITTEN = (EVALS, METRICS, ALARMS, FAULTS, MANIFEST)
+WRITTEN = (EVALS, METRICS, ALARMS, FAULTS, MANIFEST, JOURNAL)
 """Files whose times tell when a run wrote its last line."""
 
 GOING = ("running", "silent", "gone")
@@ -66,17 +69,24 @@ def run_status(path: Path) -> RunStatus:
     state, status, age, quiet = _look(path, manifest)
     faults = read_lines(path / FAULTS) if (path / FAULTS).exists() else []
     reason = manifest.get("reason")
-    steps = read_lines(path / METRICS) if (path / METRICS).exists() else []
-    measured = pace(manifest, steps) if steps and state in (*GOING, "interrupted") else None
-    if steps:  # the file is written every few seconds, and steps at once
-        budget = manifest.get("budget")
-        most = budget.get("steps") if isinstance(budget, dict) else None
-        told = {"steps": most, "unit": manifest.get("compute_unit")}
-        last = {name: steps[-1].get(name) for name in ("step", "compute")}
-        status = told | status | {name: value for name, value in last.items() if _is_amount(value)}
+    steps: list[dict[str, Any]] = []
+    goes_on = state in (*GOING, "interrupted")
+    with nullcontext() if goes_on else suppress(LabError):  # an ended run can be told in spite of a broken line
+        steps = read_lines(path / METRICS) if (path / METRICS).exists() else []
+    measured = pace(manifest, steps) if steps and goes_on else None
+    status = _by_files(manifest, status, steps[-1]) if steps else status
     return RunStatus(
         str(path), state, reason if isinstance(reason, str) else None, age, quiet, status, faults, measured
     )
+
+
+def _by_files(manifest: Mapping[str, Any], status: dict[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+    """The status with the last step that was written: `status.json` is a few seconds older."""
+    budget, unit = manifest.get("budget"), manifest.get("compute_unit")
+    most = budget.get("steps") if isinstance(budget, dict) else None
+    told: dict[str, Any] = {"steps": most} if isinstance(most, int) else {}
+    told |= {"unit": unit} if isinstance(unit, str) else {}
+    return told | status | {name: step[name] for name in ("step", "compute") if _is_amount(step.get(name))}
 
 
 def _is_amount(value: Any) -> bool:
@@ -92,7 +102,7 @@ def _look(path: Path, manifest: Mapping[str, Any]) -> tuple[str, dict[str, Any],
     """State, status, age and quiet of a `RunStatus`."""
     status = read_note(path / STATUS, _LARGEST)
     written = status.get("time")
-    age = max(0.0, time.time() - written) if isinstance(written, int | float) else None
+    age = max(0.0, time.time() - written) if isinstance(written, int | float) and _is_amount(written) else None
     quiet = time.time() - last_written(one for name in WRITTEN if (one := path / name).exists())
     return state_of(str(manifest.get("status", "unknown")), status, age, quiet), status, age, quiet
 

@@ -134,6 +134,9 @@ def test_tasks_and_columns_that_are_named_are_those_compared(
     assert [one["task"] for one in found_by_prompt(capsys, source, "--by-prompt", "--task", "code")] == ["code"]
     [strict] = found_by_prompt(capsys, source, "--by-prompt", "--task", "math", "--column", "outcome=strict")
     assert strict["difference"] == 0.125
+    rows = [f"{line},exp" for line in Path(source).read_text().splitlines()[1:]]
+    (tmp_path / "one.csv").write_text("\n".join(["model,task,prompt,correct,strict,experiment", *rows]) + "\n")
+    assert len(found_by_prompt(capsys, str(tmp_path / "one.csv"), "--by-prompt")) == 2, "an experiment of two models"
     for names in ("run_name,dataset,Prompt ID,is_correct,strict", "Model,eval_name,question,passed,strict"):
         lines = Path(source).read_text().splitlines()[1:]
         (tmp_path / "theirs.csv").write_text("\n".join([names, *lines]) + "\n")

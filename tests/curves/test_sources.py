@@ -15,6 +15,7 @@ from scalelab.curves import curve, fit, pool, read_sources
 from scalelab.curves.fitting.joint import select_window
 from scalelab.errors import LabError
 from scalelab.reading.curve import binomial_stderr
+from scalelab.view.discover import find_runs
 from tests.helpers.view_runs import made_run
 
 ROWS = [(0.0, 0.2), (10.0, 0.3), (20.0, 0.4), (30.0, 0.5)]
@@ -462,5 +463,17 @@ def test_a_copy_of_a_run_is_no_seed_of_its_own(tmp_path: Path, capsys: pytest.Ca
         assert sum("is a copy of" in note for note in item.notes) == 2
     main(["fit", str(runs), "--pool", "all"])
     assert capsys.readouterr().out.count("early is a copy of") == len(pooled)
-    never = [curve([0, 1, 2, 3], [0.0, 0.0, 0.0, 0.1], run=name) for name in "ab"]
-    assert len(pool(never, "never")[0].seeds) == 2
+    for name, loss in (("one", "CISPO"), ("like", "GSPO")):  # a setting that changed no number
+        made_run(tmp_path / "two" / name, rollouts=False, loss=loss)
+    assert all(len(item.seeds) == 2 for item in pool(read_sources([tmp_path / "two"]), "two"))
+    coarse = [curve(np.arange(5), np.array([0.0, 0.25, 0.25, 0.5, 0.75]), run=name) for name in "ab"]
+    assert len(pool(coarse, "coarse")[0].seeds) == 2
+
+
+def test_links_and_manifests_of_others_hide_no_run(tmp_path: Path) -> None:
+    made_run(tmp_path / "elsewhere" / "a", rollouts=False)
+    made_run(tmp_path / "runs" / "b", rollouts=False, seed=1)
+    (tmp_path / "runs" / "a").symlink_to(tmp_path / "elsewhere" / "a")
+    (tmp_path / "runs" / "manifest.json").write_text('{"name": "export"}')
+    assert {item.run for item in read_sources([tmp_path / "runs"])} == {"a", "b"}
+    assert [one.name for one in find_runs([tmp_path / "runs"])] == ["b"]

@@ -237,6 +237,11 @@ def test_a_setup_may_read_variables_that_are_not_set_and_a_container_sees_what_t
     command = ["bash", "-c", f"{head}echo $LD_LIBRARY_PATH"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("/opt/nccl/lib:\n", 0)
+    setup.unlink()
+    assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 1
+    comma = ["--set", "SFT.pretrained='/shared/a,b'", "--container", "an/image"]
+    assert main(["launch", "slurm", "h100/scalerl_8b", "--out", "/shared/runs/a", *comma]) == 1
+    assert "/shared/a,b has a comma or a colon in it" in capsys.readouterr().err
     mounts = re.search(r"--container-mounts=([^ ']*)", text)
     assert mounts is not None
     places = [one.partition(":")[0] for one in mounts[1].split(",")]

@@ -215,6 +215,24 @@ def test_the_step_that_is_told_is_the_last_that_was_written(
         assert main(["status", str(run)]) == 0
         assert "step 15 of 40, 0.7500 GPU-hours" in capsys.readouterr().out
         (run / "status.json").unlink(missing_ok=True)
+    (run / "manifest.json").write_text(json.dumps(manifest | {"compute_unit": {"a": 1}, "budget": None}))
+    assert main(["status", str(run)]) == 0
+    assert "step 15, 0.7500 units of compute" in capsys.readouterr().out
+
+
+def test_an_ended_run_is_told_in_spite_of_a_broken_line_and_a_status_that_makes_no_sense(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "status.json").write_text(f'{{"time": 1{"0" * 400}}}')
+    for command in ("status", "check"):
+        main([command, str(run)])
+        assert str(run) in capsys.readouterr().out
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "finished"}))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("{broken}\n{}\n")
+    assert main(["status", str(run)]) == 0
+    assert ": finished" in capsys.readouterr().out
 
 
 def test_the_pace_of_a_run_is_told_beside_its_plan_and_its_budget(

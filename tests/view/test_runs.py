@@ -196,6 +196,7 @@ def test_page_and_terminal_find_the_same_runs_under_the_same_names(tmp_path: Pat
     (tmp_path / "runs" / "link").symlink_to(made_run(tmp_path / "elsewhere", rollouts=False))
     for some in ([tmp_path / "runs"], [tmp_path / "runs" / name for name in ("a", "b", "deep", "other", "family")]):
         page, read = find_runs(some), read_with(some, Reading())
+        read = [one for one in read if not one.source.endswith("link")]  # which the page does not serve from elsewhere
         assert {str(one.path) for one in page} == {path for one in read for path in one.source.split(", ")}
         assert {str(one.path.relative_to(tmp_path / "runs")) for one in page} == set(members) - {"a/x/inner"}
         assert {one.group for one in page} == {one.run for one in read}
