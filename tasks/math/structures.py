@@ -148,6 +148,8 @@ def _is_differential(token: Token) -> bool:
 
 def _system(rows: list[list[Meaning]]) -> Meaning:
     """Statements that all hold; with a second column, values and their conditions."""
+    if not rows:
+        raise UnreadableError("an environment without content")
     if any(len(row) > 2 for row in rows):
         raise UnreadableError("a case with two conditions")
     if any(len(row) == 2 for row in rows):

@@ -60,7 +60,7 @@ def test_a_misfit_is_refused_in_one_line_with_what_fits() -> None:
     line = str(refused.value)
     assert "\n" not in line
     assert "a trainer rank does not fit: " in line
-    assert "what fits on 80 × h100: --set Cluster.trainers=" in line
+    assert "what fits on 80 × h100: --set Cluster.hardware='h100' --set Cluster.trainers=" in line
 
 
 def test_on_one_gpu_both_roles_are_put_on_it_with_the_cache_that_fits() -> None:

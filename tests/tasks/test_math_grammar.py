@@ -173,6 +173,7 @@ PIECES = [
     st.lists(st.sampled_from(PIECES), max_size=12).map("".join),
 )
 @example("(" * 400 + "5", "{" * 400)
+@example("\\begin{cases}\\end{cases}", "\\begin{aligned}\\end{aligned}")
 @settings(max_examples=400, deadline=None)
 def test_any_latex_is_read_or_refused_without_an_error(answer: str, gold: str) -> None:
     assert decide(gold, answer) in (True, False, None)

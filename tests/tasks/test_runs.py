@@ -40,7 +40,7 @@ def test_what_a_function_returns_comes_back_with_its_types() -> None:
         ("import os\ndef f(x): os._exit(0)", "failed", "ended before it answered"),
         ('import os\nos.write(3, b\'["value", 8]\\n["value", 9]\\n\')\nos._exit(0)', "failed", ""),
         ("def f(x):\n    while True: pass", "timeout", "still running"),
-        ("def f(x): return 'a' * 10**9", "memory", "MemoryError"),
+        ("def f(x): return 'a' * 10**10", "memory", "MemoryError"),
     ],
 )
 def test_what_goes_wrong_is_said(code: str, outcome: str, detail: str) -> None:
