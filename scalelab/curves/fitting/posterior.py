@@ -225,7 +225,7 @@ class Weighed:
         return draws.mirrored() if density.falls else draws
 
 
-def find_mass(density: Density, quick: bool = False) -> Mass:
+def find_mass(density: Density, quick: bool) -> Mass:
     """Close in on the mass of a density."""
     return Mass(density, *close_in(density, QUICK_ROUNDS if quick else ROUNDS), quick)
 
