@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.commands.output import print_table
+from scalelab.defaults import LEVEL
 from scalelab.errors import LabError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         "--r0", type=float, metavar="R", help="hold R0 at R; by default step 0 measures it, or it is free"
     )
     parser.add_argument(
-        "--level", type=float, default=0.8, metavar="P", help="probability of intervals (default %(default)s)"
+        "--level", type=float, default=LEVEL, metavar="P", help="probability of intervals (default %(default)s)"
     )
     parser.add_argument("--sigmoid-only", action="store_true", help="do not widen intervals by other shapes of curve")
     parser.add_argument("--no-prior", action="store_true", help="fit the points without a prior")

@@ -38,8 +38,7 @@ from scalelab.curves.fitting.intervals import equal_tailed
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.joint_draws import JointDraws, joint_draws, several
 from scalelab.curves.stability import stability
-from scalelab.defaults import ERROR as ERROR
-from scalelab.defaults import MARGIN
+from scalelab.defaults import ERROR, MARGIN
 from scalelab.errors import LabError
 from scalelab.numbers import quantity
 from scalelab.reading.curve import Curve, same_unit

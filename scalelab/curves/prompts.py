@@ -21,8 +21,8 @@ import numpy as np
 
 from scalelab.arrays import Array
 from scalelab.curves.claims import claim_of
-from scalelab.curves.compare import ERROR
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
+from scalelab.defaults import ERROR, LEVEL, MARGIN
 from scalelab.errors import LabError
 from scalelab.reading.cells import blank, numbers
 from scalelab.reading.columns import ALIASES, names_in
@@ -105,9 +105,9 @@ class PromptDifference:
 def compare_prompts(
     sources: Sequence[str | Path],
     metric: str = "mean",
-    margin: float = 0.02,
+    margin: float = MARGIN,
     error: float = ERROR,
-    level: float = 0.8,
+    level: float = LEVEL,
     *,
     tasks: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
