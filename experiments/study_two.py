@@ -1,7 +1,8 @@
 """The second study: a miniature in which every ingredient has something to do.
 
-All runs begin from one base model. Where every seed had its own, runs of one recipe differed by 0.12 to 0.19, and no
-difference between recipes could be told: comparisons do not pair seeds (docs/study/design.md).
+All seeds of a member begin from one base model. Where every seed had its own, runs of one recipe differed by 0.12 to
+0.19, and no difference between recipes could be told: comparisons do not pair seeds (docs/study/design.md). Members
+`base_1_…` and `base_2_…` ask whether differences hold for other base models.
 """
 
 from experiments.additions import additions
@@ -101,6 +102,19 @@ def _with_long_budgets() -> dict[str, Experiment]:
     return {name: one.override({}, f"{told} {one.description}") for name, one in members.items()}
 
 
+def _from_other_bases() -> dict[str, Experiment]:
+    """Recipes and length control from two more base models, with 1,024 prompts: do differences hold for those?"""
+    members = {}
+    for seed in (1, 2):
+        base = _prompts(1024).override({"SFT.seed": seed})
+        chosen = recipes(base, prompts_to_drop_from=27)
+        chosen["without_length_control"] = leave_one_out(base)["length_control"]
+        told = f"The base model of seed {seed}, 1,024 prompts a task."
+        for name, one in chosen.items():
+            members[f"base_{seed}_{name}"] = one.override({}, f"{told} {one.description}")
+    return members
+
+
 def _noisy() -> dict[str, Experiment]:
     """Verdicts that err in training: do they cost rate or asymptote?"""
     base = scalerl.with_fragments("verdicts/noisy")
@@ -140,4 +154,5 @@ experiments = {
     **_named("baseline_and", additions(scalerl)),
     **_named("many", _with_many_prompts()),
     **_named("long", _with_long_budgets()),
+    **_from_other_bases(),
 }
