@@ -69,9 +69,10 @@ def run(args: argparse.Namespace) -> None:
     if args.out is not None:
         check_out(args.out)
     from scalelab.session.native_output import without_library_warnings
+    from scalelab.store.places import holds_run
 
     with without_library_warnings():
-        evaluate = _evaluate_run if (args.checkpoint / "manifest.json").is_file() else _evaluate_checkpoint
+        evaluate = _evaluate_run if holds_run(args.checkpoint) else _evaluate_checkpoint
         evaluate(args)
 
 

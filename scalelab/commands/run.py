@@ -262,13 +262,14 @@ def _branch(args: argparse.Namespace) -> None:
     from scalelab.session.live_page import live_page
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.told import tell
-    from scalelab.store.manifest import CONFIG, read_run_manifest
+    from scalelab.store.earlier import claimed_manifest
+    from scalelab.store.manifest import CONFIG
     from scalelab.store.places import free_folder
     from scalelab.watch.progress import Progress
 
     heed_signals()
     path, step = split(args.source)
-    read_run_manifest(path)
+    claimed_manifest(path)  # says what is no run's folder
     parent = resolve(str(path / CONFIG), imports=True)
     [(name, experiment), *others] = load(args.experiment or str(path / CONFIG)).items()
     if others:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -166,16 +167,16 @@ def missing(nodes: Sequence[str], joined: Sequence[str]) -> list[str]:
 
 def begun(out: Path) -> bool:
     """True if a run is in its folder that is to be resumed; one that was refused before it made anything is not."""
-    manifest = out / "manifest.json"
-    if not manifest.is_file():  # a pipe would be waited for without end
-        return False
-    try:
-        with manifest.open("rb") as file:
-            status = json.loads(file.read(LONGEST_MANIFEST)).get("status")
-    except (OSError, ValueError, AttributeError, RecursionError):  # the last of brackets within brackets
-        return False
-    made = (*(out / name for name in ("evals.jsonl", "metrics.jsonl")), *out.glob("checkpoints/*"), *out.glob("sft/*"))
-    return status != "failed" or any(one.is_dir() or (one.is_file() and one.stat().st_size > 0) for one in made)
+    files = (*(out / name for name in ("evals.jsonl", "metrics.jsonl")), *out.glob("checkpoints/*"), *out.glob("sft/*"))
+    made = any(one.is_dir() or (one.is_file() and one.stat().st_size > 0) for one in files)
+    manifest, status = out / "manifest.json", None
+    with suppress(OSError, ValueError, AttributeError, RecursionError):  # the last of brackets within brackets
+        if manifest.is_file():  # a pipe would be waited for without end
+            with manifest.open("rb") as file:
+                status = json.loads(file.read(LONGEST_MANIFEST)).get("status")
+    if status is None:  # `--resume` makes a lost manifest again
+        return made and (out / "journal.jsonl").is_file()
+    return status != "failed" or made
 
 
 def saved(out: Path) -> set[Path]:

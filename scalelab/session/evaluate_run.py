@@ -27,9 +27,9 @@ from scalelab.session.evaluate_model import STALL_SECONDS, engine_config, sample
 from scalelab.session.session import hold_folder
 from scalelab.start.model_folder import find_model
 from scalelab.store.account import EVALS
-from scalelab.store.earlier import read_account
+from scalelab.store.earlier import claimed_manifest, read_account
 from scalelab.store.folder import RunFolder
-from scalelab.store.manifest import CHECKPOINTS, check_config, read_run_manifest
+from scalelab.store.manifest import CHECKPOINTS, check_config
 from scalelab.watch.progress import Progress
 
 Record = dict[str, Any]
@@ -62,9 +62,8 @@ def evaluate_run(path: Path, resolved: Resolved, steps: Sequence[int] | None, pr
     Raises:
         LabError: nothing is left to evaluate, a checkpoint is damaged, the run goes on, …; before an engine starts.
     """
-    manifest = read_run_manifest(path)
-    check_config(path, manifest)
     account = read_account(path)
+    check_config(path, claimed_manifest(path))
     if account is None:
         raise LabError(f"{path} has no journal: go on with it once by --resume, which writes one")
     run = resolved.run

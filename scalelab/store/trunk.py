@@ -28,9 +28,9 @@ from scalelab.errors import LabError
 from scalelab.guarded import read_whole
 from scalelab.store.account import Account, Record
 from scalelab.store.chain import JOURNAL, read_chain
-from scalelab.store.earlier import read_account
+from scalelab.store.earlier import claimed_manifest, read_account
 from scalelab.store.folder import RunFolder
-from scalelab.store.manifest import CHECKPOINTS, check_config, read_run_manifest, step_of_rollouts
+from scalelab.store.manifest import CHECKPOINTS, check_config, step_of_rollouts
 from scalelab.store.recovery import DUE, belongs, lost_rollouts, step_of
 
 FROM = "from"
@@ -81,9 +81,9 @@ def read_trunk(parent: Path, step: int | None, alike: Callable[[Record], bool]) 
     Raises:
         LabError: it is no run, its journal is damaged, or it has no such checkpoint that is whole.
     """
-    manifest = read_run_manifest(parent)
-    check_config(parent, manifest)
     account = read_account(parent)
+    manifest = claimed_manifest(parent)
+    check_config(parent, manifest)
     if account is None:
         raise LabError(f"{parent} has no {JOURNAL}: go on with it once by --resume, which writes one, then branch it")
     path, state = _chosen(parent, account, step, alike)

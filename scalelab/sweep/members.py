@@ -13,7 +13,9 @@ from typing import Any, Literal
 from scalelab.errors import LabError
 from scalelab.experiment import Experiment, Resolved, resolve, resolve_experiment
 from scalelab.guarded import open_whole
-from scalelab.store.manifest import CONFIG, MANIFEST, read_run_manifest
+from scalelab.store.earlier import claimed_manifest
+from scalelab.store.manifest import CONFIG
+from scalelab.store.places import holds_run
 from scalelab.sweep.grid import Point
 
 MemberState = Literal["new", "unfinished", "finished"]
@@ -46,15 +48,15 @@ class Member:
         """
         if not self.path.exists() or not any(self.path.iterdir()):
             return "new"
-        config, manifest = self.path / CONFIG, self.path / MANIFEST
-        if not config.is_file() or not manifest.is_file():
+        config = self.path / CONFIG
+        if not config.is_file() or not holds_run(self.path):
             raise LabError(f"{self.path} is not empty and no run: move it away, or give another --out")
         if self._differs(config):
             raise LabError(
                 f"{self.path} holds a run with another configuration (`scalelab show {self.spec} --diff {config}` says "
                 "where it differs): move it away, or give another --out"
             )
-        return "finished" if read_run_manifest(self.path).get("status") == "finished" else "unfinished"
+        return "finished" if claimed_manifest(self.path).get("status") == "finished" else "unfinished"
 
     def _differs(self, config: Path) -> bool:
         """True if a run's settings are others; those that a later version added count as what they are by default."""
@@ -118,7 +120,7 @@ def members(
     for (name, experiment), point in itertools.product(experiments.items(), points):
         family, _, member = name.partition("/")
         root = (out or Path("runs") / (f"{family}_sweep" if point.name else family)) / member / point.name
-        if (root / MANIFEST).exists():
+        if holds_run(root):
             raise LabError(f"{root} is a run itself, its seeds need a folder of their own: give another --out")
         own = spec if spec.endswith((".gin", f"/{member}")) or not member else f"{spec}/{member}"
         for seed in seeds or (None,):

@@ -25,6 +25,7 @@ from scalelab.sweep.grid import grid
 from scalelab.sweep.losers import cannot_win
 from scalelab.sweep.members import Member, members
 from scalelab.sweep.sweep import Sweep, SweepOptions
+from tests.helpers import crash_world
 
 RECORDED = Path(__file__).parents[2] / "docs" / "quickstart"
 
@@ -243,6 +244,15 @@ def test_a_run_from_before_a_setting_existed_is_gone_on_with_and_has_its_recipe(
     (run.path / "config.gin").write_text(text + "Budget.gone = 1\n")
     with pytest.raises(LabError, match="another configuration"):
         run.state()
+
+
+def test_a_member_whose_manifest_was_lost_is_known_by_its_journal(tmp_path: Path) -> None:
+    resolved = crash_world.settings()
+    crash_world.live(tmp_path / "seed_0", resolved)
+    member = Member("family/one", "one", (), resolved, tmp_path / "seed_0")
+    assert member.state() == "finished"
+    (tmp_path / "seed_0" / "manifest.json").unlink()
+    assert member.state() == "finished"
 
 
 def recorded(folder: Path, source: Path, share: float = 1.0, gain: float = 1.0) -> Path:

@@ -226,6 +226,17 @@ def test_a_manifest_that_is_a_pipe_or_endless_begins_no_run(tmp_path: Path) -> N
     assert not begun(tmp_path)
 
 
+def test_a_run_whose_manifest_is_lost_or_broken_is_resumed_by_its_journal(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_text("{}\n")
+    assert not begun(tmp_path), "it made nothing"
+    (tmp_path / "evals.jsonl").write_text("{}\n")
+    assert begun(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"status": "runn')
+    assert begun(tmp_path)
+    (tmp_path / "journal.jsonl").unlink()
+    assert not begun(tmp_path), "nothing says what it was"
+
+
 def test_slurms_warning_reaches_the_run_and_its_code_is_the_jobs(tmp_path: Path) -> None:
     stub = SlurmStub(
         tmp_path,

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,7 @@ from scalelab.store.audit import audit
 from scalelab.store.chain import JOURNAL, read_chain
 from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines
+from scalelab.store.trunk import read_trunk
 from scalelab.view.discover import find_runs
 from scalelab.view.lab import Lab
 from scalelab.view.pair import between
@@ -127,8 +129,8 @@ def test_a_run_that_goes_on_keeps_the_digest_of_the_base_model_that_it_began_wit
     """The cache may have been emptied meanwhile, and the base model made anew on another machine."""
     begun, out, base = tmp_path / "begun", tmp_path / "branch", tmp_path / "base"
     shutil.copytree(parent, begun)
-    manifest = json.loads((begun / "manifest.json").read_text())
-    (begun / "manifest.json").write_text(json.dumps({**manifest, "base_model": "a" * 64}))
+    with closing(RunFolder(begun)) as folder:
+        folder.describe(base_model="a" * 64)
     go_on(begun, 2, out, monkeypatch, Budget__steps=6)
     assert json.loads((out / "manifest.json").read_text())["base_model"] == "a" * 64
     base.mkdir()
@@ -257,6 +259,16 @@ def test_what_cannot_be_gone_on_from_is_refused_in_one_line(
     assert refusal in said
     assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_whose_manifest_was_lost_is_branched_by_its_journal(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = Path(shutil.copytree(parent, tmp_path / "lost"))
+    (lost / "manifest.json").unlink()
+    go_on(lost, 2, tmp_path / "branch", monkeypatch, Budget__steps=6)
+    assert audit(tmp_path / "branch").problems == []
+    assert read_trunk(lost, 2, lambda _: True).manifest == read_trunk(parent, 2, lambda _: True).manifest
 
 
 @pytest.mark.parametrize("option", [["--resume"], ["--seeds", "1"], ["--supervise"], ["--stop-losers"]])
