@@ -33,9 +33,10 @@ _TEXT_PREFIX = "language_model."
 _BIASES = "expert_bias.json"
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json"),
+    *("vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
 )
-"""Files beside configuration and weights that are copied with the model."""
+"""Files of a tokenizer, which are copied with the model."""
+_GENERATION = "generation_config.json"  # names the tokens that end a completion
 
 
 def read_biases(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -55,12 +56,12 @@ def read_biases(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def copy_tokenizer(source: Path, target: Path) -> bool:
-    """Copy the tokenizer's files; returns whether there are any."""
-    found = [name for name in TOKENIZER_FILES if (source / name).is_file()]
+    """Copy the tokenizer's files, and the tokens that end a completion; returns whether there is a tokenizer."""
+    found = [name for name in (*TOKENIZER_FILES, _GENERATION) if (source / name).is_file()]
     for name in found:
         target.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, target / name)
-    return bool(found)
+    return any(name in TOKENIZER_FILES for name in found)
 
 
 @dataclass(frozen=True)

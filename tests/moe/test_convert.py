@@ -18,7 +18,7 @@ from moe.errors import MoeError
 from moe.model.families import Model
 from moe.model.size import parameters
 from moe.weights.convert import export_checkpoint, import_folder
-from moe.weights.hf_folder import FolderWeights, is_multimodal, save_folder, write_text_model
+from moe.weights.hf_folder import FolderWeights, copy_tokenizer, is_multimodal, save_folder, write_text_model
 from moe.weights.links import CORRECTION, shapes, stored_as
 from scalelab import cli
 from tests.helpers.moe_models import (
@@ -59,6 +59,17 @@ def assert_holds(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in weights.items():
         assert found[name].dtype == tensor.dtype
         assert torch.equal(found[name], tensor), name
+
+
+def test_a_folder_that_only_names_the_ends_of_completions_has_no_tokenizer(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    assert not copy_tokenizer(source, target)
+    (source / "generation_config.json").write_text('{"eos_token_id": 7}')
+    assert not copy_tokenizer(source, target)
+    assert (target / "generation_config.json").read_text() == '{"eos_token_id": 7}', "but it is copied"
+    (source / "tokenizer.json").write_text("{}")
+    assert copy_tokenizer(source, target)
 
 
 @pytest.mark.parametrize("name", MODELS)
