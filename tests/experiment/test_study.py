@@ -26,6 +26,7 @@ COMPUTE = np.arange(23) / 22
 def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "tools" / "bench"))
     import study_tables.axes
+    import study_tables.bases
     import study_tables.claims
     import study_tables.course
     import study_tables.ends
@@ -71,6 +72,7 @@ def test_the_committed_sections_are_what_the_committed_points_give(tables: Any) 
         assert json.loads(path.read_text())["status"] == "finished"
     assert tables.ends.benchmark_table(folder / tables.runs.BENCHMARK) == section("tables.md", "benchmark")
     assert section("README.md", "grid").endswith(f"\n\n{tables.falls.grid_table(found)}")
+    assert section("README.md", "bases").endswith(f"\n\n{tables.bases.bases_table(found)}")
     assert tables.falls.falls_table(found) == section("tables.md", "falls")
     assert tables.falls.signs_table(found) == section("tables.md", "signs")
     by_hand = []
@@ -137,6 +139,23 @@ def test_every_member_answers_a_question(tables: Any) -> None:
     found = tables.runs.StudyRuns(STUDY, tuple(curve([0, 1], [0, 1], run=name) for name in names), (), ())
     asked = {name for question in tables.questions.QUESTIONS for name in tables.questions.members_of(question, found)}
     assert set(names) - {tables.runs.BENCHMARK} == asked - {tables.runs.FIRST + tables.runs.BASELINE}
+
+
+def test_a_change_is_held_against_scalerl_from_the_same_base_model(tables: Any, tmp_path: Path) -> None:
+    ends = {"prompts_1024": 0.5, "base_1_scalerl": 0.6, "base_2_scalerl": 0.4}
+    ends |= {"many_magistral": 0.51, "base_1_magistral": 0.64, "base_2_magistral": 0.41, "base_2_minimax_m1": 0.7}
+    curves = tuple(
+        replace(curve(COMPUTE, np.full(len(COMPUTE), end), run=run), seeds=("0",)) for run, end in ends.items()
+    )
+    found = tables.bases.bases_table(tables.runs.StudyRuns(tmp_path, curves, (), ())).splitlines()
+    half = 1.8856 * np.std([0.01, 0.04, 0.01], ddof=1) / np.sqrt(3)  # Student's t of two degrees of freedom, at 0.9
+    low, high = f"{0.02 - half:+.3f}", f"{0.02 + half:+.3f}"
+    [own] = [line for line in found if "scalerl" in line]
+    assert own.split(" | ")[2:] == ["0.500 (1)", "0.600 (1)", "0.400 (1)", "0.500 |"]
+    [told] = [line for line in found if "magistral" in line]
+    assert told.split(" | ")[2:] == ["+0.010 (1)", "+0.040 (1)", "+0.010 (1)", f"+0.020 [{low}, {high}] |"]
+    [alone] = [line for line in found if "minimax" in line]
+    assert alone.split(" | ")[2:] == ["–", "–", "+0.300 (1)", "– |"]
 
 
 def made(run: str, seed: int, A: float) -> Any:

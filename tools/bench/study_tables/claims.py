@@ -27,14 +27,29 @@ from study_tables.questions import (
     measured_difference,
     words_of,
 )
-from study_tables.runs import BASELINE, CENTRES, FIRST, LONG, MANY, StudyRuns, baseline_of, change_of, table
+from study_tables.runs import (
+    BASELINE,
+    CENTRES,
+    FIRST,
+    LONG,
+    MANY,
+    OTHER_BASES,
+    StudyRuns,
+    baseline_of,
+    change_of,
+    table,
+)
 
 Decision = Literal["agrees", "disagrees", "cannot tell", "not exercised"]
 Kind = Literal["end", "early", "parallel", "falls", "cut off"]
 
 BASELINES = tuple(CENTRES.values())
 
-PROMPTS = {"4,096": (CENTRES[LONG],), "1,024": (CENTRES[MANY],), "256": (BASELINE, CENTRES[FIRST])}
+PROMPTS = {
+    "4,096": (CENTRES[LONG],),
+    "1,024": (CENTRES[MANY], *(CENTRES[one] for one in OTHER_BASES)),
+    "256": (BASELINE, CENTRES[FIRST]),
+}
 """ScaleRL by the training prompts of a task. A claim is decided for each: with 256 prompts come back and retire; with
 4,096 runs have twice the hours."""
 

@@ -10,6 +10,9 @@ is a member whose pass rate falls back or does not rise, so that there is no cur
 that falls more than ScaleRL, and of which nothing else can be said.""",
     ("README.md", "grid"): """\
 *Best less end*: the highest mean of three evaluations, less that of the last four.""",
+    ("README.md", "bases"): """\
+Ends from each base model, and of the changes what they end above ScaleRL from the same one (1,024 prompts; seeds in
+brackets). *for other bases*: mean over base models, as if drawn from many, with its 80 % interval (Student's t).""",
     ("README.md", "claims"): """\
 A claim names the word that it lets one expect of a member. One contrary word: *disagrees*. Of what should differ,
 one word as expected, and none "unstable" or "no fit": *agrees*. What should be alike must be "equal"

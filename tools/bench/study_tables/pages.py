@@ -10,6 +10,7 @@ import numpy as np
 
 from scalelab.experiment import load
 from study_tables.axes import AXES, DECODING, HOURS
+from study_tables.bases import bases_table
 from study_tables.claims import claims_tables
 from study_tables.ends import benchmark_table, ends_table
 from study_tables.exercised import exercised_table, of_member
@@ -22,6 +23,7 @@ from study_tables.questions import (
     RECIPES_FIRST,
     RECIPES_LONG,
     RECIPES_MANY,
+    RECIPES_OF_OTHER_BASES,
     all_answers,
     answers,
     answers_table,
@@ -30,7 +32,7 @@ from study_tables.questions import (
     members_of,
 )
 from study_tables.ranking import looks, ranking_table, sweep_table
-from study_tables.runs import BASELINE, BENCHMARK, CENTRES, FIRST, LONG, MANY, StudyRuns, repeated, table
+from study_tables.runs import BASELINE, BENCHMARK, CENTRES, FIRST, LONG, MANY, OTHER_BASES, StudyRuns, repeated, table
 from study_tables.words import controls, error_rates
 
 NOT_RUN = "Not run yet."
@@ -72,7 +74,8 @@ def done_table(runs: StudyRuns) -> str:
         open_ = ", ".join(f"`{name}`" for name in planned if name not in made) or "–"
         rows.append([question.title, f"{len(made)} of {len(planned)}", seeds, open_])
     rows.append([f"`{BASELINE}`", "1 of 1", f"{runs.seeds(FIRST + BASELINE)} and {runs.seeds(BASELINE)}", "–"])
-    rows.append([f"`{LONG}{BASELINE}`", "1 of 1", str(runs.seeds(LONG + BASELINE)), "–"])
+    for beginning in (LONG, *OTHER_BASES):
+        rows.append([f"`{beginning}{BASELINE}`", "1 of 1", str(runs.seeds(beginning + BASELINE)), "–"])
     return table(["question", "members that ran", "seeds", "not run"], rows)
 
 
@@ -91,7 +94,7 @@ def pace_table(by_axis: Mapping[str, StudyRuns]) -> str:
 def second_sections(by_axis: Mapping[str, StudyRuns]) -> Sections:
     """All sections that the second study's pages hold."""
     runs, given = by_axis[HOURS], all_answers(by_axis)
-    of_recipes = (RECIPES_MANY, RECIPES_LONG, RECIPES, RECIPES_FIRST)
+    of_recipes = (RECIPES_MANY, RECIPES_LONG, RECIPES, RECIPES_FIRST, *RECIPES_OF_OTHER_BASES)
     recipes = [one for question in of_recipes for one in compared(question, runs)]
     ranked = members_of(RECIPES_MANY, runs)
     taken = looks(runs, ranked)
@@ -105,7 +108,7 @@ def second_sections(by_axis: Mapping[str, StudyRuns]) -> Sections:
     ]
     every = [one for of_question in given.values() for one in of_question]
     decisions, claims = claims_tables(by_axis, every, recipes)
-    readme = {"facts": facts(runs), "grid": grid_table(runs), "claims": decisions}
+    readme = {"facts": facts(runs), "grid": grid_table(runs), "claims": decisions, "bases": bases_table(runs)}
     readme |= {name: in_words(of_question) or NOT_RUN for name, of_question in given.items()}
     tables = {
         "claims": claims,

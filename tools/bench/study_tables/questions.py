@@ -14,7 +14,7 @@ from scalelab.curves.comparison import Comparison
 from scalelab.curves.comparison_table import ComparisonRow
 from study_tables.axes import HOURS
 from study_tables.ends import ends
-from study_tables.runs import BASELINE, CENTRES, FIRST, LONG, MANY, StudyRuns, table
+from study_tables.runs import BASELINE, CENTRES, FIRST, LONG, MANY, OTHER_BASES, StudyRuns, table
 
 NO_FIT = "no fit"
 """Word of a member whose evaluations no rising or falling curve goes through."""
@@ -56,6 +56,11 @@ RECIPES_LONG = Question(
     "recipes_long", "Which recipe, at twice the hours?", tuple(LONG + name for name in NAMES), CENTRES[LONG]
 )
 
+RECIPES_OF_OTHER_BASES = tuple(
+    Question(f"recipes_base_{seed}", f"From base model {seed}, with 1,024 prompts?", (f"{one}*",), CENTRES[one])
+    for seed, one in enumerate(OTHER_BASES, start=1)
+)
+
 BASES = Question("base", "Does the base model matter?", (FIRST + BASELINE,))
 
 QUESTIONS = (
@@ -63,6 +68,7 @@ QUESTIONS = (
     RECIPES_LONG,
     RECIPES,
     RECIPES_FIRST,
+    *RECIPES_OF_OTHER_BASES,
     Question("without", "What is each ingredient worth?", ("without_*",)),
     Question("without_first", "And from the first base model?", (f"{FIRST}without_*",), FIRST + BASELINE),
     Question("without_many", "Ingredients, with 1,024 prompts?", (f"{MANY}without_*",), CENTRES[MANY]),

@@ -20,12 +20,18 @@ from study_tables.outcomes import OUTCOMES, write_outcomes
 KEPT = ("evals.jsonl", "config.gin", "manifest.json")
 BASELINE = "scalerl"
 FIRST = "first_base_"
-"""Beginning of the names of members that start from the first base model; all others start from the second."""
+"""Beginning of the names of members of an earlier version of the lab, which had another base model."""
 MANY = "many_"
 """Beginning of the names of members with 1,024 prompts a task; the others have 256."""
 LONG = "long_"
 """Beginning of the names of members with 4,096 prompts a task and twice the hours of the others."""
-CENTRES = {FIRST: FIRST + BASELINE, MANY: "prompts_1024", LONG: LONG + BASELINE, "": BASELINE}
+OTHER_BASES = ("base_1_", "base_2_")
+"""Beginnings of the names of members with 1,024 prompts that start from base models of other seeds."""
+CENTRES = {
+    **{beginning: beginning + BASELINE for beginning in (FIRST, *OTHER_BASES, LONG)},
+    MANY: "prompts_1024",
+    "": BASELINE,
+}
 """ScaleRL among the members whose names begin so, which are compared with it."""
 BENCHMARK = "benchmark"
 """Member that has a benchmark as a third task, and the baseline's evaluations on the others."""
@@ -120,7 +126,7 @@ class StudyRuns:
 def read_members(folder: Path, axis: str) -> list[Curve]:
     """The curves of every member but the benchmark's, seeds pooled, under the names of their folders.
 
-    Members of both base models have one configuration, by which `scalelab` would pool them all.
+    Members of the first base model have the configurations of others, with which `scalelab` would pool them.
     """
     members = [path for path in sorted(folder.iterdir()) if any(path.glob("seed_*/evals.jsonl"))]
     return [
