@@ -53,25 +53,21 @@ def test_no_bit_of_a_file_that_flips_ends_the_process(first: int, tmp_path: Path
 
 
 FIND = """
-import os, sys
+import sys
 from pathlib import Path
 from pyarrow import parquet
 path, content = Path(sys.argv[1]), Path(sys.argv[1]).read_bytes()
 for at in reversed(range(len(content))):  # the counts stand near the end
     for bit in range(8):
         path.write_bytes(content[:at] + bytes([content[at] ^ (1 << bit)]) + content[at + 1 :])
-        if os.fork() == 0:
-            os.close(2)
-            try:
-                group = parquet.ParquetFile(path).metadata.row_group(0)
-                [group.column(index) for index in range(group.num_columns)]
-            except BaseException:
-                pass
-            os._exit(0)
-        if os.waitstatus_to_exitcode(os.wait()[1]) < 0:
-            sys.exit()  # and the file stays so
+        try:
+            group = parquet.ParquetFile(path).metadata.row_group(0)
+            [group.column(index) for index in range(group.num_columns)]
+        except BaseException:
+            pass
+path.write_bytes(content)
 """
-"""Damages a file so that pyarrow ends the process that asks for the counts of its columns."""
+"""Damages a file until pyarrow ends the process that asks for the counts of its columns."""
 
 
 @pytest.mark.slow
@@ -81,7 +77,8 @@ def test_lists_with_damaged_counts_are_refused(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"tokens": [[1, 2], [], [3]], "task": ["a", "b", "a"]}), file)
     assert take_rows(file, [1, 2], ["tokens"]) == {"tokens": [[], [3]]}
     whole = file.read_bytes()
-    subprocess.run([sys.executable, "-c", FIND, str(file)], timeout=200, check=True)
+    ended = subprocess.run([sys.executable, "-c", FIND, str(file)], timeout=200, check=False, stderr=subprocess.DEVNULL)
+    assert ended.returncode < 0
     assert file.read_bytes() != whole
     with pytest.raises(LabError, match="its counts of tokens are damaged"):
         take_rows(file, None, ["tokens"])
