@@ -24,7 +24,7 @@ from scalelab.watch.progress import Progress
 from tasks.thinking import THINK_CLOSE
 
 if TYPE_CHECKING:
-    from scalelab.rollout.thinking import Transitions
+    from scalelab.rollout.tokenizer import Transitions
     from scalelab.start.fine_tuning import StartTuner, Tuner
     from scalelab.start.traces import PreparedTraces
 
@@ -160,7 +160,7 @@ def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
 
 def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:
     """Token ids of the interrupting phrase and the end of thinking's automaton; none if nothing interrupts."""
-    from scalelab.rollout.thinking import by_text
+    from scalelab.rollout.tokenizer import by_text
 
     control = run.recipe.length_control
     if control is None or not control.phrase:
