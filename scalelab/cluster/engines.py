@@ -28,10 +28,9 @@ from scalelab.cluster.placement import Reservation
 from scalelab.cluster.records import with_keys
 from scalelab.errors import LabError, first_error
 from scalelab.rollout.types import Completion, Request
-from scalelab.run.changes import Changes
 from scalelab.run.config import Run
+from scalelab.run.coroutines import Changes, TaskGroup
 from scalelab.run.ports import EvaluationLostError, capacity
-from scalelab.run.tasks import TaskGroup
 from scalelab.transfer.listener import Listener
 from scalelab.waiting import LateError, LostError, answer, wait_for
 from tasks.stream import stable_number

@@ -149,7 +149,7 @@ def run_on_simulated_clock(
 def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
     """The base model's tokenizer, after a check that all prompts fit; a copy goes where an export looks for it."""
     from scalelab.rollout.tokenizer import load_tokenizer, save_tokenizer
-    from scalelab.run.data import check_prompts
+    from scalelab.session.problems import check_prompts
 
     tokenizer = load_tokenizer(base)
     check_prompts(run, tokenizer)
