@@ -1,4 +1,4 @@
-"""What passes between text and tokens: prompts, answers, the end of thinking, and a tokenizer for small models."""
+"""Text as tokens and back: prompts, answers, the end of thinking, and a tokenizer for models that learn from scratch."""
 
 from __future__ import annotations
 
