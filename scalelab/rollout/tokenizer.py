@@ -1,4 +1,4 @@
-"""Text as tokens and back: prompts, answers, the end of thinking, and a tokenizer for models that learn from scratch."""
+"""Text as tokens and back: prompts, answers, the end of thinking, and a tokenizer for small models."""
 
 from __future__ import annotations
 
