@@ -3,7 +3,7 @@
 from experiments.scalerl_8b import experiment as scalerl_8b
 from scalelab.experiment import Experiment
 from scalelab.recipe.losses import CISPO
-from scalelab.schedule.pipeline import PipelineRL
+from scalelab.schedule.schedule import PipelineRL
 
 
 def additions(scalerl: Experiment) -> dict[str, Experiment]:

@@ -4,7 +4,7 @@ from experiments.scalerl_8b import experiment as scalerl_8b
 from scalelab.experiment import Experiment
 from scalelab.recipe.length_control import LengthPenalty
 from scalelab.recipe.losses import DAPO
-from scalelab.schedule.rounds import PPOOffPolicy
+from scalelab.schedule.schedule import PPOOffPolicy
 
 
 def leave_one_out(scalerl: Experiment) -> dict[str, Experiment]:

@@ -20,7 +20,7 @@ from megatron.core.transformer.moe.moe_layer import MoELayer
 from torch import Tensor
 
 from moe.errors import MoeError
-from moe.model.gpt import LogProbModel
+from moe.model.head import LogProbModel
 from moe.settings import OptimizerConfig, UpdateRule
 
 _HYBRID = (

@@ -1,12 +1,10 @@
-"""Training sequences, and their distribution over ranks and micro-batches. NumPy only.
+"""Training sequences. NumPy only.
 
-Axes: _T tokens of a sequence (or of a whole micro-batch, packed end to end).
+Axes: _T tokens of a sequence.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,40 +51,3 @@ class TrainingSequence:
 
     def __len__(self) -> int:
         return len(self.tokens_T)
-
-
-def deal(lengths: Sequence[int], ranks: int, tokens_per_micro_batch: int) -> list[list[list[int]]]:
-    """Deal sequences out so that all ranks run the same number of about equally full micro-batches within a budget.
-
-    The longest sequence goes first, each to the emptiest micro-batch (LPT, Graham 1969); every rank computes the same
-    plan from the same list. There are as many micro-batches as the tokens need, or more where sequences would not fit
-    into these: none holds more than the budget, except for a sequence that is longer, which is alone.
-
-    Args:
-        lengths: tokens of each sequence.
-        ranks: data-parallel ranks.
-        tokens_per_micro_batch: the budget.
-
-    Returns:
-        ``plan[rank][micro_batch]``: indices into ``lengths``; a micro-batch may be empty when there are
-        fewer sequences than micro-batches.
-    """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    needed = sum(min(length, tokens_per_micro_batch) for length in lengths)
-    per_rank = max(1, -(-needed // (ranks * tokens_per_micro_batch)))
-    while (bins := _spread(lengths, order, per_rank * ranks, tokens_per_micro_batch)) is None:
-        per_rank += 1
-    return [[sorted(bins[micro * ranks + rank]) for micro in range(per_rank)] for rank in range(ranks)]
-
-
-def _spread(lengths: Sequence[int], order: Sequence[int], count: int, budget: int) -> list[list[int]] | None:
-    """Put each sequence into the emptiest of ``count`` bins; None if several come to hold more than the budget."""
-    bins: list[list[int]] = [[] for _ in range(count)]
-    heap = [(0, number) for number in range(count)]
-    for index in order:
-        tokens, number = heapq.heappop(heap)
-        if (tokens := tokens + lengths[index]) > budget and bins[number]:
-            return None
-        bins[number].append(index)
-        heapq.heappush(heap, (tokens, number))
-    return bins

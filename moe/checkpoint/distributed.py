@@ -37,7 +37,7 @@ from moe.checkpoint.folder import (
 from moe.checkpoint.saver import Staged, one_line, together
 from moe.checkpoint.trusted import check_trusted
 from moe.errors import MoeError
-from moe.model.gpt import LogProbModel
+from moe.model.head import LogProbModel
 from moe.model.layers import BIAS
 from moe.optimizer import Optimizer
 from moe.settings import Layout

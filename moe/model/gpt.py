@@ -1,8 +1,6 @@
 """Megatron GPT models that end in log-probabilities, from an `Architecture`.
 
 Weights come and go under Hugging Face names (`moe.weights.hf_weights`).
-
-Axes: _T packed tokens, _H hidden size.
 """
 
 from __future__ import annotations
@@ -12,9 +10,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from megatron.core import parallel_state, tensor_parallel
+from megatron.core import parallel_state
 from megatron.core.extensions.transformer_engine import TEColumnParallelLinear, TENorm
-from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
@@ -26,14 +23,12 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
-from torch import Tensor
 
 from moe.cpu.dispatch import dispatch_on_host
 from moe.errors import MoeError
-from moe.exchange import whole_row
 from moe.model.architectures import Architecture, LayerPlan, architecture, check_expert_bias
 from moe.model.attention import PackedAttention
-from moe.model.head import token_logprobs
+from moe.model.head import LogProbModel
 from moe.model.kernels import Kernels, choose, this_host
 from moe.model.latent import LatentAttention
 from moe.model.layers import (
@@ -47,7 +42,6 @@ from moe.model.layers import (
     SwiGlu,
     WideNorm,
 )
-from moe.model.packing import Packed
 from moe.settings import TrainerSetup
 
 
@@ -156,54 +150,6 @@ def _norm(kernels: Kernels) -> type:
     return TENorm if kernels.layers == "transformer_engine" else RmsNorm
 
 
-class LogProbModel(GPTModel):
-    """A GPT model that ends in log-probabilities and entropies instead of logits.
-
-    See `forward`. Entropies carry no gradient.
-    """
-
-    def __init__(self, *args: Any, fp32_head: bool, head_chunk: int, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.fp32_head, self.head_chunk = fp32_head, head_chunk
-
-    def _postprocess(self, hidden_states: Tensor, *, labels: Tensor | None, **kwargs: Any) -> Tensor:
-        if not self.post_process or labels is None:
-            return super()._postprocess(hidden_states, labels=labels, **kwargs)
-        if self.config.sequence_parallel:
-            hidden_states = tensor_parallel.gather_from_sequence_parallel_region(
-                hidden_states, tensor_parallel_output_grad=False
-            )
-        here_2T = torch.stack(
-            token_logprobs(
-                hidden_states.squeeze(1),
-                self.output_matrix,
-                labels.squeeze(0),
-                chunk=self.head_chunk,
-                fp32=self.fp32_head,
-                group=self.pg_collection.tp,
-            )
-        )
-        return whole_row(here_2T, self.pg_collection.cp)
-
-    def forward(self, *args: Any, padding_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
-        """Run Megatron's forward pass, which cuts the mask over sequence-parallel ranks on the first stage only."""
-        if padding_mask is not None and self.config.sequence_parallel and not self.pre_process:
-            ranks = self.pg_collection.tp
-            padding_mask = padding_mask.chunk(ranks.size(), dim=1)[ranks.rank()]
-        return super().forward(*args, padding_mask=padding_mask, **kwargs)
-
-    @property
-    def output_matrix(self) -> Tensor:
-        """This rank's share of the matrix that gives the logits; the last stage has one."""
-        tied = self.share_embeddings_and_output_weights
-        return self.shared_embedding_or_output_weight() if tied else self.output_layer.weight
-
-    @property
-    def routers(self) -> list[Router]:
-        """The routers of this stage, in the order of its layers."""
-        return [module for module in self.modules() if isinstance(module, Router)]
-
-
 def build(hf_config: dict[str, Any], config: TrainerSetup) -> LogProbModel:
     """Build this rank's part of a model, its weights not yet set; model-parallel groups must exist.
 
@@ -285,22 +231,3 @@ def _mark_cuts(model: LogProbModel) -> None:
         cut = next((cut for end, cut in _CUTS.items() if name.endswith(end)), None)
         if cut is not None:
             param.tensor_model_parallel, param.partition_dim, param.partition_stride = True, *cut
-
-
-def forward(model: torch.nn.Module, batch: Packed, labels: bool = True) -> Tensor:
-    """Run a micro-batch through a `LogProbModel`, or through Megatron's wrapper of one.
-
-    Returns:
-        With labels [2, T] fp32 for all tokens of the row, whoever holds them: log-probability and entropy, both of the
-        token *after* each token (`Packed.align` moves them to that token); without, logits [1, T, vocabulary].
-        Before the last pipeline stage, hidden states.
-    """
-    targets_1T = batch.targets_T.unsqueeze(0) if labels else None
-    return model(
-        batch.tokens_1T,
-        batch.positions_T,
-        None,
-        labels=targets_1T,
-        packed_seq_params=batch,
-        padding_mask=batch.padding_1T,
-    )

@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies from hidden states, without ever holding [tokens, vocabulary].
+"""A model's forward pass, which ends in log-probabilities and entropies without ever holding [tokens, vocabulary].
 
 The output product and the softmax are computed chunk by chunk and computed again in the backward pass, so
 that memory is bounded by ``chunk × vocabulary / ranks`` whatever the number of tokens; where the vocabulary is
@@ -15,12 +15,84 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from megatron.core import tensor_parallel
+from megatron.core.models.gpt import GPTModel
 from torch import Tensor
 
+from moe.exchange import whole_row
+from moe.model.layers import Router
+from moe.model.packing import Packed
 from moe.settings import LOGITS_AT_ONCE
 
 _BLOCK = 2**14
 """Words whose exponentials exist beside the logits."""
+
+
+def forward(model: torch.nn.Module, batch: Packed, labels: bool = True) -> Tensor:
+    """Run a micro-batch through a `LogProbModel`, or through Megatron's wrapper of one.
+
+    Returns:
+        With labels [2, T] fp32 for all tokens of the row, whoever holds them: log-probability and entropy, both of the
+        token *after* each token (`Packed.align` moves them to that token); without, logits [1, T, vocabulary].
+        Before the last pipeline stage, hidden states.
+    """
+    targets_1T = batch.targets_T.unsqueeze(0) if labels else None
+    return model(
+        batch.tokens_1T,
+        batch.positions_T,
+        None,
+        labels=targets_1T,
+        packed_seq_params=batch,
+        padding_mask=batch.padding_1T,
+    )
+
+
+class LogProbModel(GPTModel):
+    """A GPT model that ends in log-probabilities and entropies instead of logits.
+
+    See `forward`. Entropies carry no gradient.
+    """
+
+    def __init__(self, *args: Any, fp32_head: bool, head_chunk: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fp32_head, self.head_chunk = fp32_head, head_chunk
+
+    def _postprocess(self, hidden_states: Tensor, *, labels: Tensor | None, **kwargs: Any) -> Tensor:
+        if not self.post_process or labels is None:
+            return super()._postprocess(hidden_states, labels=labels, **kwargs)
+        if self.config.sequence_parallel:
+            hidden_states = tensor_parallel.gather_from_sequence_parallel_region(
+                hidden_states, tensor_parallel_output_grad=False
+            )
+        here_2T = torch.stack(
+            token_logprobs(
+                hidden_states.squeeze(1),
+                self.output_matrix,
+                labels.squeeze(0),
+                chunk=self.head_chunk,
+                fp32=self.fp32_head,
+                group=self.pg_collection.tp,
+            )
+        )
+        return whole_row(here_2T, self.pg_collection.cp)
+
+    def forward(self, *args: Any, padding_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """Run Megatron's forward pass, which cuts the mask over sequence-parallel ranks on the first stage only."""
+        if padding_mask is not None and self.config.sequence_parallel and not self.pre_process:
+            ranks = self.pg_collection.tp
+            padding_mask = padding_mask.chunk(ranks.size(), dim=1)[ranks.rank()]
+        return super().forward(*args, padding_mask=padding_mask, **kwargs)
+
+    @property
+    def output_matrix(self) -> Tensor:
+        """This rank's share of the matrix that gives the logits; the last stage has one."""
+        tied = self.share_embeddings_and_output_weights
+        return self.shared_embedding_or_output_weight() if tied else self.output_layer.weight
+
+    @property
+    def routers(self) -> list[Router]:
+        """The routers of this stage, in the order of its layers."""
+        return [module for module in self.modules() if isinstance(module, Router)]
 
 
 @dataclass(frozen=True)

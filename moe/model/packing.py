@@ -1,4 +1,4 @@
-"""One micro-batch in Megatron's form: sequences end to end in one row, with no padding between them.
+"""Micro-batches in Megatron's form: sequences are dealt out, and laid end to end in one row without padding between.
 
 Linear layers, norms and experts work on the packed row as it is. Only attention needs to know where a
 sequence (or a chunk of one, for chunked attention) begins: `Segments` holds the indices that move packed
@@ -12,15 +12,27 @@ Axes: _T packed tokens of this rank, _S segments, _P places of a padded block (s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
+from moe.errors import MoeError
 from moe.sequences import TrainingSequence
+
+LossFunction = Callable[[Tensor, Tensor, dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
+"""(logprobs_T, entropy_T, extras) → (sum of the loss over the tokens, metrics); see `Trainer.train_step`."""
+
+LOSS = "_loss_sum"
+"""Name of the loss among a micro-batch's metrics."""
+
+LOGPROBS = "_logprobs"
+"""Name of the log-probabilities that a step keeps, among a micro-batch's metrics."""
 
 
 @dataclass(frozen=True)
@@ -242,3 +254,88 @@ def _routed(sequences: Sequence[TrainingSequence], fill: int) -> np.ndarray | No
     if not parts:
         return None
     return np.concatenate([*parts, np.full((fill, *parts[0].shape[1:]), -1)]).astype(np.int64)
+
+
+class MicroBatch:
+    """Packed sequences, of which this rank has its share, and the extras of all their tokens.
+
+    A rank without sequences keeps step with the others by one token, like those of another sequence, without weight.
+    """
+
+    def __init__(
+        self,
+        sequences: list[TrainingSequence],
+        like: TrainingSequence,
+        chunks: set[int | None],
+        device: torch.device,
+        share: Share,
+    ) -> None:
+        idle = not sequences
+        if idle:
+            extras = {name: np.zeros_like(v[:1]) for name, v in like.extras.items()}
+            routed_TLK = None if like.routed_TLK is None else like.routed_TLK[:1]
+            sequences = [TrainingSequence(like.tokens_T[:1], extras, routed_TLK)]
+        self.packed = pack(sequences, chunks, device, share, idle)
+        self.extras = {
+            name: torch.from_numpy(np.concatenate([s.extras[name] for s in sequences])).to(device)
+            for name in sequences[0].extras
+        }
+
+
+def loss_report(
+    loss_fn: LossFunction, keep: bool, batch: MicroBatch, output_2T: Tensor
+) -> tuple[Tensor, int, dict[str, Any]]:
+    """Loss, token count and report of a micro-batch, as Megatron's schedule expects them."""
+    logprobs_T, entropy_T = batch.packed.align(output_2T)
+    loss, metrics = loss_fn(logprobs_T, entropy_T.detach(), batch.extras)
+    if not loss.requires_grad:
+        # without a backward pass this rank would leave the others waiting for its experts
+        raise MoeError("the loss carries no gradient; make it a sum over logprobs_T")
+    kept = {LOGPROBS: _of_sequences(batch, logprobs_T.detach())} if keep else {}
+    return loss, 0, {**metrics, **kept, LOSS: loss}
+
+
+def logprobs_of(batch: MicroBatch, output_2T: Tensor, non_loss_data: bool = True) -> list[np.ndarray]:
+    """The log-probabilities of each sequence of a micro-batch."""
+    return _of_sequences(batch, batch.packed.align(output_2T)[0])
+
+
+def _of_sequences(batch: MicroBatch, logprobs_T: Tensor) -> list[np.ndarray]:
+    return [part.cpu().numpy() for part in logprobs_T.split(batch.packed.lengths)]
+
+
+def deal(lengths: Sequence[int], ranks: int, tokens_per_micro_batch: int) -> list[list[list[int]]]:
+    """Deal sequences out so that all ranks run the same number of about equally full micro-batches within a budget.
+
+    The longest sequence goes first, each to the emptiest micro-batch (LPT, Graham 1969); every rank computes the same
+    plan from the same list. There are as many micro-batches as the tokens need, or more where sequences would not fit
+    into these: none holds more than the budget, except for a sequence that is longer, which is alone.
+
+    Args:
+        lengths: tokens of each sequence.
+        ranks: data-parallel ranks.
+        tokens_per_micro_batch: the budget.
+
+    Returns:
+        ``plan[rank][micro_batch]``: indices into ``lengths``; a micro-batch may be empty when there are
+        fewer sequences than micro-batches.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    needed = sum(min(length, tokens_per_micro_batch) for length in lengths)
+    per_rank = max(1, -(-needed // (ranks * tokens_per_micro_batch)))
+    while (bins := _spread(lengths, order, per_rank * ranks, tokens_per_micro_batch)) is None:
+        per_rank += 1
+    return [[sorted(bins[micro * ranks + rank]) for micro in range(per_rank)] for rank in range(ranks)]
+
+
+def _spread(lengths: Sequence[int], order: Sequence[int], count: int, budget: int) -> list[list[int]] | None:
+    """Put each sequence into the emptiest of ``count`` bins; None if several come to hold more than the budget."""
+    bins: list[list[int]] = [[] for _ in range(count)]
+    heap = [(0, number) for number in range(count)]
+    for index in order:
+        tokens, number = heapq.heappop(heap)
+        if (tokens := tokens + lengths[index]) > budget and bins[number]:
+            return None
+        bins[number].append(index)
+        heapq.heappush(heap, (tokens, number))
+    return bins

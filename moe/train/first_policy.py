@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from moe.model.gpt import LogProbModel
+from moe.model.head import LogProbModel
 
 
 class FirstPolicy:

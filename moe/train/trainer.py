@@ -33,18 +33,19 @@ from moe.cpu import bfloat16
 from moe.cpu import host as cpu_host
 from moe.cpu.portable import portable
 from moe.errors import MoeError
-from moe.model import gpt as models
 from moe.model.architectures import architecture
 from moe.model.choice import check_replay, prescribe
+from moe.model.gpt import build
+from moe.model.head import LogProbModel, forward
 from moe.model.init import InitialWeights
+from moe.model.packing import LOGPROBS, LOSS, LossFunction, MicroBatch, deal, logprobs_of, loss_report
 from moe.optimizer import Optimizer
 from moe.ranks import parallel
-from moe.sequences import REFERENCE, TrainingSequence, deal
+from moe.sequences import REFERENCE, TrainingSequence
 from moe.settings import TrainerSetup
 from moe.train.first_policy import FirstPolicy
 from moe.train.layout import check_layout
 from moe.train.metrics import load_metrics, reduce_metrics, take_loads
-from moe.train.micro_batch import LOGPROBS, LOSS, LossFunction, MicroBatch, logprobs_of, loss_report
 from moe.train.result import StepResult
 from moe.weights import hf_weights
 from moe.weights import parcels as weight_parcels
@@ -105,7 +106,7 @@ class Trainer:
         if (self.config.dtype == "bfloat16" or portable()) and not torch.cuda.is_available():
             bfloat16.install()
         with cpu_host.megatron():
-            self.model = models.build(self.hf_config, self.config)
+            self.model = build(self.hf_config, self.config)
             overlap = self.config.overlap_gradients, self.config.overlap_parameters
             self.optimizer = Optimizer(self.model, self.config.optimizer, *overlap)
         if weights is None:  # drawing takes minutes for a large model
@@ -343,7 +344,7 @@ class Trainer:
                 self.__dict__.pop(held, None)
             gc.collect()  # the model's cycles hold the groups, and each of those three threads
 
-    def _whole_model(self) -> models.LogProbModel:
+    def _whole_model(self) -> LogProbModel:
         """The model when all parameters of its last step are here; whatever reads or sets weights asks for this."""
         with self._waiting("gathering its parameters"):
             self.optimizer.wait_for_parameters()
@@ -386,7 +387,7 @@ class Trainer:
         def step(batches: Iterator[MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
             batch = next(batches)
             prescribe(choices, batch.packed.routed_TLK, part, parts)
-            return models.forward(model, batch.packed), partial(report, batch)
+            return forward(model, batch.packed), partial(report, batch)
 
         return get_forward_backward_func()(
             forward_step_func=step,

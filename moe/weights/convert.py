@@ -33,7 +33,8 @@ from moe.checkpoint.trusted import TrustedReader
 from moe.cpu import host as cpu_host
 from moe.durable import put_in_place
 from moe.errors import MoeError
-from moe.model import gpt as models
+from moe.model.gpt import build
+from moe.model.head import LogProbModel
 from moe.model.layers import BIAS
 from moe.model.reading import read_config
 from moe.model.size import parameters
@@ -171,14 +172,14 @@ def _word(dtype: torch.dtype | str) -> str:
 
 
 @contextlib.contextmanager
-def _skeleton(hf_config: dict[str, Any], dtype: torch.dtype, biased: bool = False) -> Iterator[models.LogProbModel]:
+def _skeleton(hf_config: dict[str, Any], dtype: torch.dtype, biased: bool = False) -> Iterator[LogProbModel]:
     """The model without its weights, in one process, with or without biases of experts."""
     with tempfile.TemporaryDirectory(prefix="scalelab-") as meeting:
         parallel.join(Layout(), 0, 1, f"file://{meeting}/one", 60)
         try:
             with cpu_host.megatron():
                 with torch.device("meta"):
-                    model = models.build(hf_config, TrainerSetup(dtype=_TYPES[dtype], expert_bias=float(biased)))
+                    model = build(hf_config, TrainerSetup(dtype=_TYPES[dtype], expert_bias=float(biased)))
                 yield model
         finally:
             parallel.leave()
@@ -201,7 +202,7 @@ class _Piece:
     rows: tuple[slice, ...]
 
 
-def _pieces(model: models.LogProbModel) -> dict[str, list[_Piece]]:
+def _pieces(model: LogProbModel) -> dict[str, list[_Piece]]:
     """The pieces of every parameter and bias of experts."""
     params: dict[str, Tensor] = dict(model.named_parameters())
     params.update((name, buffer) for name, buffer in model.named_buffers() if name.endswith(BIAS))
@@ -232,7 +233,7 @@ class _Reader:
     A piece of all experts is read expert by expert; of other parameters it remembers the one it had last.
     """
 
-    def __init__(self, hf_config: dict[str, Any], model: models.LogProbModel, weights: FolderWeights) -> None:
+    def __init__(self, hf_config: dict[str, Any], model: LogProbModel, weights: FolderWeights) -> None:
         by_name = {link.param: link for link in links(hf_config)}
         self._weights, self._dtype = weights, model.config.params_dtype
         self._places: dict[tuple[str, tuple[int, ...]], tuple[Link, _Piece]] = {
@@ -329,7 +330,7 @@ class _Into(DefaultLoadPlanner):
         return part
 
 
-def _biases(hf_config: dict[str, Any], model: models.LogProbModel, stored: _Stored) -> dict[str, Tensor]:
+def _biases(hf_config: dict[str, Any], model: LogProbModel, stored: _Stored) -> dict[str, Tensor]:
     """The biases of experts of a checkpoint, by name."""
     names, pieces = expert_bias_names(hf_config), _pieces(model)
     found = {}
@@ -341,7 +342,7 @@ def _biases(hf_config: dict[str, Any], model: models.LogProbModel, stored: _Stor
     return found
 
 
-def _tensors(hf_config: dict[str, Any], model: models.LogProbModel, stored: _Stored) -> Iterator[tuple[str, Tensor]]:
+def _tensors(hf_config: dict[str, Any], model: LogProbModel, stored: _Stored) -> Iterator[tuple[str, Tensor]]:
     """Every (Hugging Face name, tensor) of a checkpoint, in the order of the links."""
     pieces = _pieces(model)
     for link in links(hf_config):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from moe.errors import MoeError
 from moe.model.architectures import architecture
-from moe.model.gpt import LogProbModel
+from moe.model.head import LogProbModel
 from moe.model.init import InitialWeights
 from moe.weights.cuts import RankCut, cut_out, cuts_of, gather, within_experts
 from moe.weights.hf_folder import FolderWeights

@@ -18,7 +18,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from moe.model.architectures import architecture
-from moe.model.gpt import LogProbModel
+from moe.model.head import LogProbModel
 from moe.settings import Layout
 from moe.weights.cuts import cuts_of, gather, within_experts
 from moe.weights.hf_weights import own_parameters

@@ -20,19 +20,17 @@ import ray
 
 from moe.weights.shards import Segment
 from scalelab.cluster.actors import actor_class
-from scalelab.cluster.assignments import Assignments
+from scalelab.cluster.assignments import Assignments, RequestGroups
 from scalelab.cluster.engine_actor import EngineActor
 from scalelab.cluster.engine_place import EnginePlace, Weights
 from scalelab.cluster.faults import Faults
 from scalelab.cluster.placement import Reservation
 from scalelab.cluster.records import with_keys
-from scalelab.cluster.request_groups import RequestGroups
 from scalelab.errors import LabError, first_error
 from scalelab.rollout.types import Completion, Request
-from scalelab.run.changes import Changes
 from scalelab.run.config import Run
+from scalelab.run.coroutines import Changes, TaskGroup
 from scalelab.run.ports import EvaluationLostError, capacity
-from scalelab.run.tasks import TaskGroup
 from scalelab.transfer.listener import Listener
 from scalelab.waiting import LateError, LostError, answer, wait_for
 from tasks.stream import stable_number

@@ -23,9 +23,8 @@ from scalelab.cluster.actors import actor_class
 from scalelab.cluster.heartbeats import Beating
 from scalelab.errors import BrokenOffError, LabError
 from scalelab.rollout.types import Completion
-from scalelab.run.changes import Changes
 from scalelab.run.config import Run
-from scalelab.run.tasks import TaskGroup
+from scalelab.run.coroutines import Changes, TaskGroup
 from scalelab.waiting import LateError, LostError, answer, wait_for
 from tasks.types import Prompt, Verdict, verdict
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from scalelab.run.tasks import TaskGroup
+from scalelab.run.coroutines import TaskGroup
 
 GROUP = "heartbeat"
 """Ray's concurrency group whose thread answers."""

@@ -30,9 +30,9 @@ from scalelab.hardware import packed
 from scalelab.imports import quick_imports
 from scalelab.recipe.types import HeldRecord
 from scalelab.run.config import Run
+from scalelab.run.coroutines import in_own_thread
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.settings import Cluster
-from scalelab.run.tasks import in_own_thread
 from scalelab.run.work import Step
 from scalelab.transfer.listener import Listener
 from scalelab.transfer.sizes import PARCEL

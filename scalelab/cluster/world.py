@@ -19,16 +19,15 @@ from scalelab.cluster.heartbeats import Heartbeats, stragglers
 from scalelab.cluster.placement import refuse_missing, shared
 from scalelab.cluster.records import stored
 from scalelab.cluster.trainer_ranks import ClusterTrainer
+from scalelab.cluster.trial import made_up_step
 from scalelab.errors import LabError
 from scalelab.run.books import new_books
-from scalelab.run.changes import Changes
 from scalelab.run.checkpoint_store import CheckpointStore
 from scalelab.run.config import Run
+from scalelab.run.coroutines import Changes, TaskGroup, in_own_thread
 from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.journal import Journal
 from scalelab.run.ports import TrainerLostError
-from scalelab.run.tasks import TaskGroup, in_own_thread
-from scalelab.run.trial import made_up_step
 from scalelab.run.work import RolloutWork
 from scalelab.run.world import RunLoop, build_loop, evaluate_in_flight
 from scalelab.store.copying import Copier

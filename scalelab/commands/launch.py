@@ -210,8 +210,8 @@ def _in_pods(path: str) -> bool:
 
 def _check_disk(out: Path, run: Run, *, sft: bool) -> None:
     """Refuse a file system without room for the run or the fine-tuning, where this machine sees it, too."""
+    from scalelab.plan.disk import check_disk, check_fine_tuning_disk
     from scalelab.plan.planner import step_hours
-    from scalelab.run.disk import check_disk, check_fine_tuning_disk
 
     if not any(parent.exists() and len(parent.parts) > 1 for parent in (out, *out.parents)):
         return

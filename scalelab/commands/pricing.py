@@ -49,7 +49,7 @@ def parse_price(text: str) -> tuple[str, dict[str, float]]:
     Raises:
         LabError: neither a device nor such a file.
     """
-    from scalelab.run.rates import Rates
+    from scalelab.run.settings import Rates
 
     if text.lower() in DEVICES:
         return text.lower(), {}

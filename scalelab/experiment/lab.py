@@ -26,10 +26,8 @@ from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.config import Run
 from scalelab.run.evaluation_sets import Benchmark, HeldOut
-from scalelab.run.rates import Rates
-from scalelab.run.settings import SFT, Budget, Cluster, Evaluation, Virtual
-from scalelab.schedule.pipeline import PipelineRL
-from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
+from scalelab.run.settings import SFT, Budget, Cluster, Evaluation, Rates, Virtual
+from scalelab.schedule.schedule import PipelineRL, PPOOffPolicy, Synchronous
 from scalelab.start.pretrained_model import Pretrained
 from scalelab.store.retention import Retention
 from scalelab.watch.monitors import Monitors

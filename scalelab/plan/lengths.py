@@ -15,7 +15,7 @@ from scalelab.errors import LabError
 from scalelab.parquet import take_rows
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.run.config import Run
-from scalelab.run.limits import TaskLimits, limits_of, task_shares
+from scalelab.run.settings import TaskLimits, limits_of, task_shares
 
 # The share of an answer in the room that the limit leaves after the last place for an interruption.
 ANSWER_SHARE = 0.5

@@ -13,7 +13,7 @@ from scalelab.plan.lengths import Moments, lengths_of
 from scalelab.plan.placement import placement
 from scalelab.plan.speed import Assumptions, decoding, training_seconds
 from scalelab.run.config import Run
-from scalelab.schedule.pipeline import PipelineRL
+from scalelab.schedule.schedule import PipelineRL
 from scalelab.store.pace import FEWEST, SETTLED
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scalelab.errors import LabError
 from scalelab.run.config import Run
-from scalelab.run.limits import task_shares
+from scalelab.run.settings import task_shares
 from tasks.data.datasets import DatasetTask
 from tasks.errors import TaskError
 from tasks.own import FileTask

@@ -21,7 +21,7 @@ from scalelab.plan.planner import plan_of
 from scalelab.plan.prompts import verify_seconds
 from scalelab.plan.speed import Assumptions, decoding, host_step_seconds, publication, training_seconds
 from scalelab.run.config import Run
-from scalelab.run.rates import Rates
+from scalelab.run.settings import Rates
 
 
 def rates(

@@ -13,8 +13,7 @@ from scalelab.plan.prompts import verify_seconds
 from scalelab.plan.speed import Assumptions, Decoding, decoding, host_step_seconds, publication, training_seconds
 from scalelab.plan.waits import first_group_tokens, longest_seconds, round_seconds
 from scalelab.run.config import Run
-from scalelab.schedule.pipeline import PipelineRL
-from scalelab.schedule.rounds import PPOOffPolicy
+from scalelab.schedule.schedule import PipelineRL, PPOOffPolicy
 
 SLOWED = 0.6
 """Part of what the longest completions lose to an evaluation that the steps lose: they catch up on the rest. Fitted to

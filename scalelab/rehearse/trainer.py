@@ -17,9 +17,9 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from moe.model.architectures import architecture
+from moe.model.packing import LOSS
 from moe.sequences import TrainingSequence
 from moe.settings import KernelChoice, TrainerSetup
-from moe.train.micro_batch import LOSS
 from moe.train.trainer import Trainer
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import expert_bias_names, shapes

@@ -25,7 +25,7 @@ from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.engine import Engine, Output, weight_shapes
 from scalelab.rollout.interruption import Phrases, forced_mask
-from scalelab.rollout.thinking import Transitions
+from scalelab.rollout.tokenizer import Transitions
 from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.transfer.engine_side import fetch
 

@@ -1,7 +1,8 @@
 """Forced interruption (ScaleRL §4): a forced phrase ends the thinking at a drawn position.
 
 One rule (`forced_mask`) says which tokens are forced; both of vLLM's model runners have a processor that forces exactly
-these. Axes: `_T` tokens of one completion, `_B` sequences of a step, `_R` rows that are due, `_V` vocabulary.
+these. Axes: `_T` tokens of one completion, `_B` sequences of a step, `_R` rows that are due, `_S` states of the
+automaton that recognises the end of thinking, `_V` vocabulary.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor as LogitsProcessorV1
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as LogitsProcessorV2
 
-from scalelab.rollout.thinking import DeviceReader, Reader, Transitions
+from scalelab.rollout.tokenizer import Transitions
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -36,7 +37,56 @@ class Phrases:
     interruption: tuple[int, ...] = ()
     """Token ids that are forced."""
     end_think: Transitions = ()
-    """Automaton that recognises the text that closes the thinking (`scalelab.rollout.thinking`)."""
+    """Automaton that recognises the text that closes the thinking (`scalelab.rollout.tokenizer.by_text`)."""
+
+
+def last_state(transitions: Transitions) -> int:
+    """State of the automaton when it has seen the whole text; 0 if there is no text to recognise."""
+    return max((target for _, _, target in transitions), default=0)
+
+
+class Reader:
+    """The automaton in Python, for one completion at a time."""
+
+    def __init__(self, transitions: Transitions) -> None:
+        self._next = {(state, token): target for state, token, target in transitions}
+        self._last = last_state(transitions)
+
+    def closes(self, token_ids: Sequence[int]) -> bool:
+        """True if the text occurs in these tokens."""
+        state = 0
+        for token in token_ids:
+            state = self._next.get((state, token), 0)
+            if state == self._last and state:
+                return True
+        return False
+
+
+class DeviceReader:
+    """The automaton as a table on a device: reads thousands of tokens in a few parallel operations.
+
+    A token is a map from states to states, and reading is composing maps, which is associative: neighbours are
+    composed pair by pair, in log₂ T rounds.
+    """
+
+    def __init__(self, transitions: Transitions, vocabulary: int, device: torch.device) -> None:
+        self._last = last_state(transitions)
+        table_VS = torch.zeros(vocabulary, self._last + 1, dtype=torch.uint8)
+        if transitions:
+            state, token, target = torch.tensor(transitions).t()
+            table_VS[token, state] = target.to(torch.uint8)
+        table_VS[:, self._last] = self._last
+        self._table_VS = table_VS.to(device)
+        self._identity_1S = torch.arange(self._last + 1, dtype=torch.uint8, device=device).unsqueeze(0)
+
+    def closes(self, tokens_T: torch.Tensor) -> torch.Tensor:
+        """bool[] on the tokens' device: True if the text occurs in these tokens."""
+        maps_TS = torch.cat([self._table_VS[tokens_T.long()], self._identity_1S]).long()
+        while len(maps_TS) > 1:
+            if len(maps_TS) % 2:
+                maps_TS = torch.cat([maps_TS, self._identity_1S.long()])
+            maps_TS = maps_TS[1::2].gather(1, maps_TS[::2])
+        return (maps_TS[0, 0] == self._last) & (self._last > 0)
 
 
 def forced_mask(token_ids: Sequence[int], interrupt_at: int | None, phrases: Phrases) -> np.ndarray:

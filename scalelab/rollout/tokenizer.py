@@ -1,4 +1,4 @@
-"""A small byte-level tokenizer for models that learn from scratch."""
+"""Text as tokens and back: prompts, answers, the end of thinking, and a tokenizer for small models."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 """Special tokens, with the ids 0, 1 and 2."""
 MARKS = [THINK_OPEN, THINK_CLOSE]
 """Single tokens that are not special: special ones vanish from decoded text, and grading needs to see them."""
+Transitions = tuple[tuple[int, int, int], ...]
+"""(state, token, next state) for all pairs that do not lead back to state 0; the largest state is the last."""
 
 
 def build_tokenizer(corpus: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
@@ -119,6 +121,40 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[int,
     if opening.strip() and text.rstrip().endswith(opening.strip()):
         opening = ""
     return tuple(tokenizer.encode(text + opening, add_special_tokens=False))
+
+
+def by_text(tokenizer: PreTrainedTokenizerBase, text: str) -> Transitions:
+    """Recognise a text in whatever tokens spell it, parts of other words included.
+
+    `</think>` is one token for some tokenizers; others merge its characters with what stands before or behind (`.</`,
+    `>\\n\\n`). So a finite automaton reads the tokens: its state is how much of the text the tokens so far end with,
+    and its last state, which nothing leaves, says that the text has occurred (Knuth, Morris and Pratt, 1977).
+
+    Args:
+        tokenizer: of transformers.
+        text: ASCII, so that no character of it is split over tokens' bytes.
+    """
+    found = []
+    for token, piece in enumerate(_pieces(tokenizer)):
+        if not piece or (text[0] not in piece and piece[0] not in text):
+            continue
+        for state in range(len(text)):
+            seen = text[:state] + piece
+            if text in seen:
+                found.append((state, token, len(text)))
+                continue
+            size = next(n for n in range(min(len(text) - 1, len(seen)), -1, -1) if seen.endswith(text[:n]))
+            if size:
+                found.append((state, token, size))
+    return tuple(found)
+
+
+def _pieces(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Text that each token adds; decoders drop a space before a text's first token, so another token precedes each."""
+    first = tokenizer.encode("a", add_special_tokens=False)
+    before = len(tokenizer.decode(first))
+    texts = tokenizer.batch_decode([[*first, token] for token in range(len(tokenizer))])
+    return [text[before:] for text in texts]
 
 
 def answer_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[Completion]) -> list[str]:

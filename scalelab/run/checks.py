@@ -9,15 +9,15 @@ from moe.model.architectures import check_expert_bias
 from moe.model.families import Llama4Text, Model, routed_experts
 from moe.settings import TrainerConfig
 from moe.train.layout import check_layout, ranks_per_copy
+from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.losses import check_sees
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.limits import attention_problem
 from scalelab.rollout.split import split_problem
 from scalelab.run.evaluation_sets import ReadySet, check_metrics
-from scalelab.run.limits import check_limits
 from scalelab.run.ports import too_few_places
-from scalelab.run.settings import SFT, Cluster, Evaluation, Virtual
+from scalelab.run.settings import SFT, Cluster, Evaluation, Virtual, limits_of
 from tasks.task import Task
 
 
@@ -34,6 +34,30 @@ def check_tasks(tasks: Sequence[Task], weights: Sequence[float] | None, recipe: 
         raise ValueError(f"Run.task_weights is {weights} for {len(names)} tasks: give each a share")
     check_limits(tasks, recipe)
     check_sees(recipe.loss, names)
+
+
+def check_limits(tasks: Sequence[Task], recipe: Recipe) -> None:
+    """Check that every task's limits fit each other and the recipe.
+
+    Raises:
+        ValueError: naming those that do not, and what would do.
+    """
+    for task in tasks:
+        limits = limits_of(task, recipe)
+        if limits.max_tokens > recipe.max_tokens:
+            raise ValueError(
+                f"max_tokens ({limits.max_tokens}) of {task.name} exceeds Recipe.max_tokens ({recipe.max_tokens}), for "
+                "which engines and memory are sized: lower the one or raise the other"
+            )
+        if isinstance(limits.control, ForcedInterruption) and limits.control.latest >= limits.max_tokens:
+            raise ValueError(
+                f"an interruption at token {limits.control.latest} leaves no room for an answer within max_tokens "
+                f"({limits.max_tokens}) of {task.name}: give the task a window of its own, interrupt = (first, last)"
+            )
+        if (limits.typical or 0) > limits.max_tokens:
+            raise ValueError(
+                f"typical_tokens ({limits.typical}) of {task.name} exceeds max_tokens ({limits.max_tokens}): lower it"
+            )
 
 
 def check_sets(sets: Sequence[ReadySet], trained: Sequence[Task], generator: GeneratorConfig) -> None:

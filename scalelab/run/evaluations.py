@@ -15,10 +15,11 @@ from scalelab.recipe.types import Rollout
 from scalelab.rollout.evaluation import Graded
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import RunBooks
-from scalelab.run.changes import Changes
+from scalelab.run.config import Run
+from scalelab.run.coroutines import Changes, TaskGroup
+from scalelab.run.evaluation_sets import ReadySet
 from scalelab.run.ports import Engines, EvaluationLostError, Graders, WeightsT
-from scalelab.run.settings import Budget
-from scalelab.run.tasks import TaskGroup
+from scalelab.run.settings import Budget, limits_of
 from tasks.types import Prompt, Verdict
 
 if TYPE_CHECKING:
@@ -93,6 +94,30 @@ class PreparedSet:
     def expected(self) -> int:
         """Completions of an evaluation."""
         return len(self.prompts) * self.work.generations
+
+
+def prepared_sets(run: Run, work: Sampling) -> dict[str, PreparedSet]:
+    """The evaluation sets of a run with their prompts, by name.
+
+    Args:
+        run: the run.
+        work: of its training, from which the sets' sampling differs where they say so.
+    """
+
+    def sampling(one: ReadySet, samples: int) -> Sampling:
+        return work.like(
+            generations=samples,
+            max_tokens=one.max_tokens,
+            temperature=one.temperature,
+            limits={task.name: limits_of(task, run.recipe, one.max_tokens) for task in one.tasks},
+        )
+
+    return {
+        one.name: PreparedSet(
+            one.all_prompts, sampling(one, one.samples), sampling(one, one.early_samples), one.full_from
+        )
+        for one in run.sets
+    }
 
 
 def by_name(sets: Iterable[PreparedSet], version: int) -> dict[str, HeldOutPrompt]:

@@ -26,7 +26,7 @@ from typing import Generic, Protocol, TypeVar
 
 from scalelab.errors import LabError, first_error
 from scalelab.run.books import Books
-from scalelab.run.changes import Changes
+from scalelab.run.coroutines import Changes, TaskGroup
 from scalelab.run.ports import (
     CompletionT,
     Engines,
@@ -42,7 +42,6 @@ from scalelab.run.ports import (
     WeightsT,
 )
 from scalelab.run.settings import Budget
-from scalelab.run.tasks import TaskGroup
 
 _StepIn = TypeVar("_StepIn", contravariant=True)
 _ResultIn = TypeVar("_ResultIn", contravariant=True)

@@ -1,18 +1,29 @@
-"""Settings of a run's parts: fine-tuning, evaluations, budget, cluster and virtual world; frozen, and free of gin."""
+"""Settings of a run's parts: fine-tuning, evaluations, budget, cluster, virtual world, lengths; frozen, free of gin."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
+from scalelab.errors import LabError
 from scalelab.hardware import device
+from scalelab.recipe.length_control import ForcedInterruption, LengthControl
+from scalelab.recipe.recipe import Recipe
 from scalelab.run.evaluation_sets import Benchmark, Cadence, EvaluationSet, HeldOut
-from scalelab.run.rates import Rates
 from tasks.data.traces import PublicTraces
+from tasks.task import Task
+
+TICKS_PER_SECOND = 2**26
+"""Resolution of simulated time."""
+_LEAST = 1 / TICKS_PER_SECOND
+"""Shortest decoding step, in seconds."""
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -279,6 +290,44 @@ class Cluster:
         return 0.5 if self.share_devices else 1.0
 
 
+@plain_dataclass(frozen=True)
+class Rates:
+    """Seconds per operation of one generator engine and of one trainer unit."""
+
+    step_seconds: float
+    """A decoding step of one engine, however few sequences it has."""
+    sequence_seconds: float
+    """Seconds that each sequence adds to a decoding step."""
+    train_token_seconds: float
+    """A token of prompt or completion, in an optimiser step on one trainer unit; n units share the tokens evenly."""
+    train_step_seconds: float = 0.0
+    """Seconds of an optimiser step without those of its tokens."""
+    export_seconds: float = 0.0
+    """The trainer gathers the weights for the generators, before its next step can begin."""
+    transfer_seconds: float = 0.0
+    """The weights are under way while both sides work."""
+    pause_seconds: float = 0.0
+    """Generators stand still to take them."""
+    verify_seconds: float = 0.0
+    """Seconds from a group's last token to its last verdict."""
+    host_seconds: float = 0.0
+    """Seconds in which the verifiers grade a completion, one after the other; of `cores`, they hold one meanwhile."""
+    cores: int | None = None
+    """Cores that generators, trainer units and host work share, one core each; None: no part waits for a core."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not 0 <= value < math.inf:
+                raise LabError(f"{name} is {value:g}: give a rate of 0 or more")
+        if self.cores is not None and self.cores < 1:
+            raise LabError(f"cores is {self.cores}: give at least 1, or leave it out")
+        if (
+            self.step_seconds + self.sequence_seconds < _LEAST
+            or self.train_token_seconds + self.train_step_seconds <= 0
+        ):
+            raise LabError("a decoding step and an optimiser step must take some time: give rates above 0")
+
+
 @dataclass(frozen=True, config=CHECKED)
 class Virtual:
     """A simulated cluster of the size in `Cluster`; one process with one engine and one trainer stands for it.
@@ -308,3 +357,41 @@ class Virtual:
             )
         if self.hardware is not None:
             device(self.hardware)
+
+
+@plain_dataclass(frozen=True)
+class TaskLimits:
+    """Limits on one task's completions.
+
+    Attributes:
+        max_tokens: most tokens of a completion.
+        control: what interrupts long thinking; None for a task without thinking.
+        typical: median length in tokens; None if the task does not say.
+    """
+
+    max_tokens: int
+    control: LengthControl | None
+    typical: int | None = None
+
+
+def limits_of(task: Task, recipe: Recipe, most: int | None = None) -> TaskLimits:
+    """The limits of a task's completions under a recipe.
+
+    Args:
+        task: may have `max_tokens`, `interrupt` (first, last token) and `typical_tokens`; None is the recipe's.
+        recipe: the run's.
+        most: most tokens of a task that does not say; None is as the recipe says.
+    """
+    control, window = recipe.length_control, getattr(task, "interrupt", None)
+    if control is not None and control.phrase and not task.has_thinking:
+        control = None
+    elif isinstance(control, ForcedInterruption) and window is not None:
+        control = replace(control, earliest=window[0], latest=window[1])
+    own = getattr(task, "max_tokens", None)
+    return TaskLimits(own or most or recipe.max_tokens, control, getattr(task, "typical_tokens", None))
+
+
+def task_shares(names: Sequence[str], weights: Sequence[float] | None) -> dict[str, float]:
+    """Share of each task among the prompts drawn."""
+    given = weights or [1.0] * len(names)
+    return {name: weight / sum(given) for name, weight in zip(names, given, strict=True)}

@@ -18,7 +18,7 @@ from scalelab.recipe.step import StepLoss, drop_reason, in_loss, pass_rate, plan
 from scalelab.recipe.types import HeldRecord, Rollout, is_held
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.rollout.types import Completion, Kind, Request
-from scalelab.run.limits import TaskLimits, limits_of
+from scalelab.run.settings import TaskLimits, limits_of
 from tasks.stream import stable_number
 from tasks.task import Task
 from tasks.types import Prompt, Verdict

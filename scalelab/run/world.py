@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import RunBooks
-from scalelab.run.changes import Changes
 from scalelab.run.config import Run
-from scalelab.run.data import prepared_sets
-from scalelab.run.evaluations import InFlightEvaluation
+from scalelab.run.coroutines import Changes
+from scalelab.run.evaluations import InFlightEvaluation, prepared_sets
 from scalelab.run.journal import Journal
 from scalelab.run.loop import Checkpointer, Evaluator, Loop
 from scalelab.run.ports import Engines, Graders, Trainer, WeightsT

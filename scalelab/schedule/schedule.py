@@ -1,4 +1,4 @@
-"""The bookkeeping that all schedules share, and the decisions in which they differ.
+"""The bookkeeping that all schedules share, and the decisions in which they differ, with the proofs of their bounds.
 
 A group is started, finished, and trained on, or dropped on the way. The books hold the groups that were started and are
 not yet trained on or dropped; a schedule looks at them, and at nothing else, to say what may happen next. No clock, no
@@ -13,6 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypedDict
+
+from pydantic import NonNegativeInt, PositiveInt
+from pydantic.dataclasses import dataclass as checked
+
+from moe.checked import CHECKED
 
 
 class ScheduleState(TypedDict):
@@ -181,3 +186,126 @@ class Schedule(ABC):
             if len(chosen) == self.groups_per_step:
                 break
         return chosen
+
+
+@checked(frozen=True, config=CHECKED)
+class PipelineRL:
+    """Generators stream; every step's weights go to them at once, in the middle of their completions (ScaleRL §3.1)."""
+
+    k: NonNegativeInt = 8
+    """Largest staleness trained on: trainer version − oldest policy version in a rollout. 0 is synchronous."""
+
+    def start(self, groups_per_step: int, steps: int) -> PipelineSchedule:
+        """The schedule of one run of `steps` steps that trains on `groups_per_step` groups a step."""
+        return PipelineSchedule(groups_per_step, steps, k=self.k)
+
+
+@dataclass
+class PipelineSchedule(Schedule):
+    """PipelineRL-k: admission by deadline, so that nothing trained on is more than k versions old.
+
+    The bound is kept by *admission*: a group is started only if it is certain to be trained on in time. Nothing is ever
+    discarded for age, which would starve slow, hard prompts (ScaleRL §3.1; PipelineRL, arXiv 2509.19128).
+
+    A group started under generator version v may be trained on while the trainer's version t is at most v + k: that is
+    its *deadline*. A step consumes exactly P groups. The groups outstanding (generating, being graded, or waiting) can
+    all meet their deadlines if and only if, for every d,
+
+        number of outstanding groups with deadline ≤ d   ≤   P · (d − t + 1)                               (feasible)
+
+    because P · (d − t + 1) is what the steps t … d consume. Every move keeps this inequality: `may_start` refuses a
+    group that would break it; `batch` takes the finished groups with the earliest deadlines and waits for more of them
+    to finish if the inequality would not survive the step; `book_drop` only takes groups away.
+
+    It cannot deadlock. With nothing in flight every outstanding group is finished. If they are P or more, the step on
+    the earliest P keeps (feasible), so `batch` gives them. If they are fewer and steps are left, a generator with the
+    weights t may start one, since t + k is the last deadline of all and P · (k + 1) > P − 1; and the weights may always
+    be published.
+    """
+
+    k: int = 0
+
+    def may_start(self, generator_version: int) -> int:
+        """Number of groups that keep (feasible), and that can still be trained on before the run ends."""
+        room = self.groups_per_step * (self.steps - self.trainer_version) - self.outstanding
+        due = sum(count for version, count in self._outstanding.items() if version < generator_version)
+        for version in range(generator_version, max([generator_version, *self._outstanding]) + 1):
+            due += self._outstanding[version]
+            room = min(room, self.groups_per_step * (version + self.k - self.trainer_version + 1) - due)
+        return max(0, room)
+
+    def batch(self) -> list[str] | None:
+        """The finished groups with the earliest deadlines, if the rest can still meet theirs afterwards."""
+        wanted, due = self.groups_per_step, 0
+        if self.waiting < wanted:
+            return None
+        for version in sorted(self._outstanding):
+            taken = min(wanted, len(self._finished.get(version, ())))
+            wanted -= taken
+            due += self._outstanding[version] - taken
+            if due > self.groups_per_step * (version + self.k - self.trainer_version):
+                return None
+        return self._first_finished()
+
+    def may_publish(self) -> bool:
+        """True: completions in flight go on with the new weights."""
+        return True
+
+
+@dataclass(frozen=True)
+class Synchronous:
+    """Generate a step's groups, train on them, publish; each side waits for the other."""
+
+    def start(self, groups_per_step: int, steps: int) -> RoundSchedule:
+        """The schedule of one run of `steps` steps that trains on `groups_per_step` groups a step."""
+        return RoundSchedule(groups_per_step, steps, k=1)
+
+
+@checked(frozen=True, config=CHECKED)
+class PPOOffPolicy:
+    """Generate k steps' groups with one policy, then take the k steps, then publish (ScaleRL §3.1)."""
+
+    k: PositiveInt = 8
+    """Optimiser steps on what one policy generated; the last of them is k − 1 versions off-policy. 1 is synchronous."""
+
+    def start(self, groups_per_step: int, steps: int) -> RoundSchedule:
+        """The schedule of one run of `steps` steps that trains on `groups_per_step` groups a step."""
+        return RoundSchedule(groups_per_step, steps, k=self.k)
+
+
+@dataclass
+class RoundSchedule(Schedule):
+    """Rounds of k steps, each generated by one policy: synchronous (k = 1) and PPO-off-policy-k.
+
+    A round is k steps: the generators make k · P groups with the weights of version r · k, all of them finish, the
+    trainer takes k steps of P groups each, and the new weights are published (ScaleRL §3.1). So the staleness of the
+    i-th step of a round, i = 0 … k − 1, is exactly i, and at most k − 1 in all; synchronous is k = 1. The last round of
+    a run is as short as the steps that are left. Which round it is follows from the trainer's version, so there is no
+    state beside the books.
+
+    It cannot deadlock. With nothing in flight either the round's remaining groups are all there, and `batch` gives the
+    next P of them; or some are missing (the round begins, or one was dropped), and then the weights may be published
+    and a generator that holds them may start what is missing.
+    """
+
+    k: int = 1
+
+    def may_start(self, generator_version: int) -> int:
+        """Number of groups that the round lacks, once the generator holds its weights."""
+        begin = self.trainer_version // self.k * self.k
+        return 0 if generator_version < begin else max(0, self._left() - self.outstanding)
+
+    def batch(self) -> list[str] | None:
+        """The next P groups in the order of drawing, once the whole rest of the round has finished."""
+        if not 0 < self._left() <= self.waiting:
+            return None
+        return self._first_finished()
+
+    def may_publish(self) -> bool:
+        """True if nothing is in flight and groups are to be started: a round begins, or lost one of its groups."""
+        return self.generating == 0 and (self.waiting < self._left() or self.trainer_version >= self.steps)
+
+    def _left(self) -> int:
+        """Groups that the round's remaining steps train on."""
+        end = min((self.trainer_version // self.k + 1) * self.k, self.steps)
+        return self.groups_per_step * (end - self.trainer_version)

@@ -11,10 +11,10 @@ from moe.checkpoint.folder import check
 from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
+from scalelab.plan.disk import check_disk
 from scalelab.plan.planner import step_hours
 from scalelab.run.checkpoint_store import taken_by_rule
 from scalelab.run.config import Run
-from scalelab.run.disk import check_disk
 from scalelab.session.facts import facts, process_facts
 from scalelab.session.session import hold_folder, run_and_record
 from scalelab.store.folder import RunFolder

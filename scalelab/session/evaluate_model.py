@@ -23,8 +23,8 @@ from scalelab.rollout.evaluation import Graded, TaskEvaluation, evaluate, graded
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.evaluation_sets import like_trained
 from scalelab.run.evaluations import HeldOutPrompt
-from scalelab.run.limits import limits_of
 from scalelab.run.local_evaluation import LocalGraders, evaluate_locally
+from scalelab.run.settings import limits_of
 from scalelab.run.work import Sampling
 from scalelab.start.base_model import tokenizer_of
 from scalelab.start.model_folder import ModelFolder

@@ -16,14 +16,13 @@ from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved
 from scalelab.rollout.evaluation import Graded
-from scalelab.run.data import prepared_sets
 from scalelab.run.evaluation_sets import ReadySet
-from scalelab.run.evaluations import EvaluationPoint, PreparedSet, by_name
+from scalelab.run.evaluations import EvaluationPoint, PreparedSet, by_name, prepared_sets
 from scalelab.run.journal import evaluation_lines
 from scalelab.run.local_evaluation import LocalGraders
-from scalelab.run.overlap import check_overlap
 from scalelab.run.work import RolloutWork
 from scalelab.session.evaluate_model import STALL_SECONDS, engine_config, sample
+from scalelab.session.problems import check_overlap
 from scalelab.session.session import hold_folder
 from scalelab.start.model_folder import find_model
 from scalelab.store.account import EVALS

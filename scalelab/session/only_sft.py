@@ -11,8 +11,8 @@ from typing import Any
 
 from moe.durable import append, put_in_place
 from scalelab.errors import LabError
+from scalelab.plan.disk import check_fine_tuning_disk
 from scalelab.run.config import Run
-from scalelab.run.disk import check_fine_tuning_disk
 from scalelab.start.fine_tuning import SUMMARY, LocalTuner, Retry, StartTuner, once
 from scalelab.store.publication import CheckpointNames, take_over
 from scalelab.watch.progress import Progress

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from moe.durable import make_folder
 from moe.errors import MoeError, kind_and_line
 from scalelab.errors import LabError
+from scalelab.plan.disk import check_disk
 from scalelab.plan.planner import step_hours
 from scalelab.run.config import Run
-from scalelab.run.disk import check_disk
 from scalelab.session.facts import changed, facts, process_facts
 from scalelab.session.native_output import append_error, libraries_to
 from scalelab.session.start_up import StartUp
@@ -228,8 +228,7 @@ def _run(run: Run, start: Run, folder: RunFolder, progress: Progress) -> str | N
     """Run in the world of the run's configuration, from the base model of `start`; returns why it ended early."""
     allow_files()
     start_up = StartUp()
-    from scalelab.run.data import describe_tasks
-    from scalelab.run.overlap import check_overlap
+    from scalelab.session.problems import check_overlap, describe_tasks
     from scalelab.start.base_model import prepare_traces, pretrained
     from scalelab.start.traces import check_worked_examples
 

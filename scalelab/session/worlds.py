@@ -24,7 +24,7 @@ from scalelab.watch.progress import Progress
 from tasks.thinking import THINK_CLOSE
 
 if TYPE_CHECKING:
-    from scalelab.rollout.thinking import Transitions
+    from scalelab.rollout.tokenizer import Transitions
     from scalelab.start.fine_tuning import StartTuner, Tuner
     from scalelab.start.traces import PreparedTraces
 
@@ -149,7 +149,7 @@ def run_on_simulated_clock(
 def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
     """The base model's tokenizer, after a check that all prompts fit; a copy goes where an export looks for it."""
     from scalelab.rollout.tokenizer import load_tokenizer, save_tokenizer
-    from scalelab.run.data import check_prompts
+    from scalelab.session.problems import check_prompts
 
     tokenizer = load_tokenizer(base)
     check_prompts(run, tokenizer)
@@ -160,7 +160,7 @@ def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
 
 def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:
     """Token ids of the interrupting phrase and the end of thinking's automaton; none if nothing interrupts."""
-    from scalelab.rollout.thinking import by_text
+    from scalelab.rollout.tokenizer import by_text
 
     control = run.recipe.length_control
     if control is None or not control.phrase:

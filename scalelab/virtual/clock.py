@@ -16,7 +16,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from scalelab.errors import LabError
-from scalelab.run.rates import TICKS_PER_SECOND
+from scalelab.run.settings import TICKS_PER_SECOND
 
 LOOK_EVERY = 64
 """Turns of the event loop between two checks for signals: a check costs as much as a turn."""

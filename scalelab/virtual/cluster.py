@@ -27,7 +27,7 @@ from scalelab.plan.speed import Assumptions
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.run.config import Run
 from scalelab.run.ports import too_few_places
-from scalelab.run.rates import Rates
+from scalelab.run.settings import Rates
 
 
 def simulated_rates(run: Run) -> tuple[Rates, int]:

@@ -11,9 +11,9 @@ import numpy as np
 
 from scalelab.plan.lengths import Lengths
 from scalelab.run.config import Run
+from scalelab.run.coroutines import TaskGroup
 from scalelab.run.evaluations import InFlightEvaluation, PreparedSet
-from scalelab.run.rates import Rates
-from scalelab.run.tasks import TaskGroup
+from scalelab.run.settings import Rates
 from scalelab.virtual.engines import DrawnDecoder, DrawnSequence, SimulatedEngines
 from tasks.types import Prompt
 

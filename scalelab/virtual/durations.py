@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Generic
 
 from scalelab.run.ports import CompletionT, PromptT, ResultT, StepT, VerdictT, WeightsT
-from scalelab.run.rates import Rates
+from scalelab.run.settings import Rates
 from scalelab.virtual.clock import sleep_until, ticks, virtual_loop
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast
 
 from scalelab.run.ports import CompletionT, RequestT, WeightsT, capacity
-from scalelab.run.rates import Rates
+from scalelab.run.settings import Rates
 from scalelab.virtual.clock import VirtualLoop, set_done, sleep_until, ticks, virtual_loop
 
 _WeightsIn = TypeVar("_WeightsIn", contravariant=True)

@@ -16,13 +16,11 @@ import numpy as np
 
 from scalelab.errors import LabError
 from scalelab.plan.lengths import Lengths
-from scalelab.run.books import Books
-from scalelab.run.changes import Changes
-from scalelab.run.ledger import Ledger
+from scalelab.run.books import Books, Ledger
+from scalelab.run.coroutines import Changes
 from scalelab.run.loop import Loop
 from scalelab.run.ports import TrainerLostError, too_few_places
-from scalelab.run.rates import Rates
-from scalelab.run.settings import Budget
+from scalelab.run.settings import Budget, Rates
 from scalelab.schedule.schedule import Schedule
 from scalelab.virtual.clock import run_virtual, virtual_loop
 from scalelab.virtual.drawn_evaluations import DrawnEngines, DrawnEvaluation, EvaluationLoad, drawn_evaluation

@@ -12,7 +12,7 @@ from scalelab.errors import LabError
 from scalelab.plan.driver import driver_cores
 from scalelab.plan.lengths import Lengths
 from scalelab.plan.rates import Rates
-from scalelab.run.ledger import Ledger
+from scalelab.run.books import Ledger
 from scalelab.virtual.drawn_evaluations import EvaluationLoad
 from scalelab.virtual.simulation import Shape, Simulation, Totals, drawn
 

@@ -25,11 +25,10 @@ from scalelab.rollout.interruption import Phrases
 from scalelab.rollout.tokenizer import with_texts
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import new_books
-from scalelab.run.changes import Changes
 from scalelab.run.checkpoint_store import BY_RULE, CheckpointStore, taken_by_rule
 from scalelab.run.config import Run
-from scalelab.run.data import prepared_sets
-from scalelab.run.evaluations import EvaluationAtRest, EvaluationPoint, PreparedSet, by_name
+from scalelab.run.coroutines import Changes
+from scalelab.run.evaluations import EvaluationAtRest, EvaluationPoint, PreparedSet, by_name, prepared_sets
 from scalelab.run.journal import Journal
 from scalelab.run.local_evaluation import LocalGraders, evaluate_locally
 from scalelab.run.ports import TrainerLostError

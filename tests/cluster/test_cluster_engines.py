@@ -18,7 +18,7 @@ from scalelab.cluster.engines import ClusterEngines
 from scalelab.cluster.faults import Faults
 from scalelab.errors import LabError
 from scalelab.rollout.types import Completion, Kind, Request
-from scalelab.run.changes import Changes
+from scalelab.run.coroutines import Changes
 from scalelab.run.ports import EvaluationLostError
 from scalelab.run.settings import Cluster
 from scalelab.waiting import LateError, LostError

@@ -24,7 +24,7 @@ from ray.cluster_utils import Cluster as RayCluster
 from scalelab.cluster.graders import CHUNK, DEPTH, ClusterGraders, turns
 from scalelab.errors import BrokenOffError, first_error
 from scalelab.experiment import resolve
-from scalelab.run.changes import Changes
+from scalelab.run.coroutines import Changes
 from tasks.math.miniature import MathMiniature
 from tasks.types import Prompt, Verdict, verdict
 

@@ -10,8 +10,7 @@ from scalelab.experiment.definition import Experiment
 from scalelab.experiment.resolved import Resolved
 from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
 from scalelab.recipe.losses import CISPO, DAPO, GRPO
-from scalelab.schedule.pipeline import PipelineRL
-from scalelab.schedule.rounds import PPOOffPolicy
+from scalelab.schedule.schedule import PipelineRL, PPOOffPolicy
 
 SCALE = {"model", "tasks", "scale", "cluster", "budget", "evaluation"}
 """Kinds of fragments that may differ between an experiment and its miniature."""

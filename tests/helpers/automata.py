@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scalelab.rollout.thinking import Transitions
+from scalelab.rollout.tokenizer import Transitions
 
 
 def by_ids(token_ids: Sequence[int]) -> Transitions:

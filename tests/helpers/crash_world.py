@@ -22,9 +22,9 @@ from moe.train.result import StepResult
 from scalelab.experiment import Resolved, resolve
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import new_books
-from scalelab.run.changes import Changes
 from scalelab.run.checkpoint_store import CheckpointStore
 from scalelab.run.config import Run
+from scalelab.run.coroutines import Changes
 from scalelab.run.loop import Loop
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.work import RolloutWork, Step

@@ -16,10 +16,9 @@ import numpy as np
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.evaluation import Graded
-from scalelab.run.books import BooksState, RunBooks
-from scalelab.run.changes import Changes
+from scalelab.run.books import BooksState, Ledger, RunBooks
+from scalelab.run.coroutines import Changes
 from scalelab.run.evaluations import EvaluationPoint, InFlightEvaluation, PreparedSet
-from scalelab.run.ledger import Ledger
 from scalelab.run.loop import Loop
 from scalelab.run.ports import EvaluationLostError, TrainerLostError
 from scalelab.run.settings import Budget, Evaluation

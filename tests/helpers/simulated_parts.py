@@ -24,7 +24,7 @@ from scalelab.cluster.faults import Faults
 from scalelab.cluster.graders import ClusterGraders
 from scalelab.errors import BrokenOffError, LabError
 from scalelab.rollout.types import Completion, Request
-from scalelab.run import tasks
+from scalelab.run.coroutines import TaskGroup
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.world import build_loop, evaluate_in_flight
 from scalelab.store.folder import RunFolder
@@ -98,7 +98,7 @@ class World(crash_world.World):
         if (when := self.life.at("asked to stop")) is not None:
             asyncio.get_running_loop().call_later(when / 2, self._stop)
         try:
-            async with asyncio.timeout(LONGEST), tasks.TaskGroup() as group:
+            async with asyncio.timeout(LONGEST), TaskGroup() as group:
                 beside = [group.create_task(self._look()), group.create_task(self._lose_node())]
                 await self.loop.run()
                 for one in beside:
@@ -263,7 +263,7 @@ class Trainer(crash_world.Trainer):
 class Engines(crash_world.Engines):
     """Engines whose actors die with Ray at the moment at which the run is being ended, and lose what they had."""
 
-    group = tasks.TaskGroup
+    group = TaskGroup
     """The kind of group that an actor's coroutines are in."""
 
     def __init__(self, world: World) -> None:

@@ -23,10 +23,10 @@ from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.launcher import scripts
 from scalelab.plan.check import usual
+from scalelab.plan.disk import disk_needed
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of, step_hours
 from scalelab.plan.speed import Assumptions
-from scalelab.run.disk import disk_needed
 from scalelab.session.only_sft import fine_tune
 from scalelab.watch.progress import Progress
 

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from moe.errors import MoeError
-from moe.model.packing import Share, pack, segments
-from moe.sequences import TrainingSequence, deal
+from moe.model.packing import Share, deal, pack, segments
+from moe.sequences import TrainingSequence
 
 pytestmark = pytest.mark.slow
 

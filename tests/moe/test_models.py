@@ -12,9 +12,9 @@ import transformers
 
 from moe.cpu import host as cpu_host
 from moe.errors import MoeError
-from moe.model import gpt as models
 from moe.model.architectures import Architecture, architecture
 from moe.model.decoder import Llama3Rope
+from moe.model.head import forward
 from moe.model.packing import pack
 from moe.sequences import TrainingSequence
 from moe.train.trainer import Trainer
@@ -80,7 +80,7 @@ def pair(
 
 def logits(model: torch.nn.Module, sequences: list[TrainingSequence], chunks: Any) -> torch.Tensor:
     with cpu_host.megatron(), torch.no_grad():
-        return models.forward(model.eval(), pack(sequences, chunks), labels=False)[0]
+        return forward(model.eval(), pack(sequences, chunks), labels=False)[0]
 
 
 @torch.no_grad()
@@ -224,7 +224,7 @@ def scout_logits(
     def without(hf_config: dict[str, Any]) -> Architecture:
         return change(whole(hf_config))
 
-    monkeypatch.setattr(models, "architecture", without)
+    monkeypatch.setattr("moe.model.gpt.architecture", without)
     ours = trainer(MOE)
     try:
         ours.load_weights(folder)

@@ -18,7 +18,7 @@ from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
 from scalelab.plan.speed import Assumptions, decoding
 from scalelab.run.config import Run
-from scalelab.schedule.pipeline import PipelineRL
+from scalelab.schedule.schedule import PipelineRL
 
 LEAST = "h100/scalerl_17bx16_least"
 """A run with one engine, for whose evaluations the trainer waits."""

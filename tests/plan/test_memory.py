@@ -17,10 +17,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from moe.cpu import host as cpu_host
 from moe.cpu import operators
 from moe.model import attention
-from moe.model import gpt as models
 from moe.model.architectures import architecture
 from moe.model.decoder import DecoderConfig
 from moe.model.families import Model
+from moe.model.head import forward
 from moe.model.packing import pack
 from moe.model.size import BYTES, parameters
 from moe.sequences import TrainingSequence
@@ -122,7 +122,7 @@ def kept(one: Trainer, tokens: int) -> int:
         stack.enter_context(cpu_host.megatron())
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor))
         one.model.train()
-        models.forward(one.model, packed)
+        forward(one.model, packed)
     return sum(tensor.untyped_storage().size() for tensor in held_by.values())
 
 

@@ -26,7 +26,7 @@ from scalelab.plan.planner import RunPlan, fastest, fine_tuning_seconds, moments
 from scalelab.plan.sizes import held
 from scalelab.plan.speed import Assumptions, attention_flops, decoding, host_step_seconds, training_flops
 from scalelab.run.config import Run
-from scalelab.schedule.rounds import PPOOffPolicy
+from scalelab.schedule.schedule import PPOOffPolicy
 from tests.helpers.real_models import DEEPSEEK_V3
 
 ASSUMED = Assumptions()

@@ -19,7 +19,7 @@ from scalelab.plan.planner import plan_of
 from scalelab.plan.prompts import verify_seconds
 from scalelab.plan.rates import rates, slots, trainer_unit
 from scalelab.plan.speed import Assumptions, publication
-from scalelab.run.rates import Rates
+from scalelab.run.settings import Rates
 from scalelab.virtual.cluster import check_simulated, clock_facts
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from scalelab.rollout.thinking import DeviceReader, Reader, by_text
+from scalelab.rollout.interruption import DeviceReader, Reader
+from scalelab.rollout.tokenizer import by_text
 from tests.helpers.automata import by_ids
 
 pytestmark = pytest.mark.slow

@@ -23,11 +23,11 @@ from scalelab.plan.planner import step_hours
 from scalelab.reading import read_with
 from scalelab.reading.settings import Reading
 from scalelab.rollout.evaluation import Graded, evaluate
-from scalelab.run.data import prepared_sets
 from scalelab.run.evaluation_sets import HELD_OUT, Benchmark, HeldOut
-from scalelab.run.overlap import check_overlap, overlap
+from scalelab.run.evaluations import prepared_sets
 from scalelab.run.settings import Budget, Evaluation
 from scalelab.run.work import Sampling
+from scalelab.session.problems import check_overlap, overlap
 from scalelab.store.lines import Lines
 from tasks.data.hub import SOURCES
 from tasks.math.miniature import MathMiniature

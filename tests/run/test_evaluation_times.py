@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
+from scalelab.plan.disk import disk_needed
 from scalelab.plan.planner import step_hours
-from scalelab.run.disk import disk_needed
 from scalelab.run.evaluation_sets import HeldOut
 from scalelab.run.settings import Budget, Evaluation
 

@@ -18,7 +18,7 @@ from scalelab.plan.lengths import LogNormal, Mixture, lengths_of
 from scalelab.plan.prompts import draws, reward_seconds, running_out
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.run.config import Run
-from scalelab.run.limits import limits_of
+from scalelab.run.settings import limits_of
 from scalelab.run.work import RolloutWork
 from tasks.errors import TaskError
 from tasks.math.miniature import MathMiniature

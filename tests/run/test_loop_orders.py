@@ -22,8 +22,7 @@ from scalelab.rollout.evaluation import Graded
 from scalelab.run.evaluation_sets import Cadence
 from scalelab.run.evaluations import EvaluationAtRest, EvaluationPoint, PreparedSet
 from scalelab.run.settings import Budget
-from scalelab.schedule.pipeline import PipelineRL
-from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
+from scalelab.schedule.schedule import PipelineRL, PPOOffPolicy, Synchronous
 from scalelab.virtual.clock import virtual_loop
 from tasks.types import Prompt
 from tests.helpers.fake_world import Work, World

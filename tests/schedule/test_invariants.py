@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalelab.recipe.recipe import Recipe
-from scalelab.schedule.pipeline import PipelineRL
-from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
-from scalelab.schedule.schedule import Schedule
+from scalelab.schedule.schedule import PipelineRL, PPOOffPolicy, Schedule, Synchronous
 
 Config = PipelineRL | PPOOffPolicy | Synchronous
 

@@ -25,8 +25,7 @@ from scalelab.experiment import Resolved
 from scalelab.kept import Kept
 from scalelab.reading.branches import counted_once, trunk_points
 from scalelab.run.books import BooksState
-from scalelab.schedule.pipeline import PipelineRL
-from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
+from scalelab.schedule.schedule import PipelineRL, PPOOffPolicy, Synchronous
 from scalelab.session import branch as branches
 from scalelab.session.worlds import record_base
 from scalelab.store.audit import audit

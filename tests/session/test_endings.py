@@ -30,7 +30,7 @@ except KeyboardInterrupt:
 """
 IN_THE_LOOP = """
 import asyncio
-from scalelab.run.changes import Changes
+from scalelab.run.coroutines import Changes
 from scalelab.watch.progress import Progress
 from scalelab.session.drive import drive
 

@@ -16,7 +16,7 @@ from scalelab.commands import run as command
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.recipe.types import Rollout
-from scalelab.run.ledger import Ledger
+from scalelab.run.books import Ledger
 from scalelab.run.settings import Cluster
 from scalelab.session import session
 from scalelab.session.facts import processor

@@ -15,7 +15,7 @@ from moe.durable import write_whole
 from scalelab.cluster.environment import import_path
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.run.ledger import Ledger
+from scalelab.run.books import Ledger
 from scalelab.start.base_model import pretrained
 from scalelab.store.folder import RunFolder
 from scalelab.store.lease import Lease

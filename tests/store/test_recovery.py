@@ -26,7 +26,7 @@ from moe.checkpoint.folder import (
 )
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.run.disk import check_disk, disk_needed
+from scalelab.plan.disk import check_disk, disk_needed
 from scalelab.store.folder import RunFolder
 from scalelab.store.recovery import choose, lost_rollouts
 from scalelab.store.retention import Retention, prune_completions, prune_training

@@ -21,7 +21,7 @@ from scalelab.cli import main
 from scalelab.cluster import heartbeats
 from scalelab.cluster.heartbeats import Beating, Heartbeats, Pulse, stragglers
 from scalelab.commands.plan import measured_of
-from scalelab.run.changes import Changes
+from scalelab.run.coroutines import Changes
 from scalelab.store.audit import audit
 from scalelab.store.lines import read_lines
 from scalelab.store.run_status import LATE, run_status

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalelab.run.changes import Changes
+from scalelab.run.coroutines import Changes
 from scalelab.virtual.clock import (
     TICKS_PER_SECOND,
     StandStillError,

@@ -18,7 +18,7 @@ import pytest
 from scalelab.experiment import resolve
 from scalelab.plan.rates import trainer_unit
 from scalelab.run.config import Run
-from scalelab.run.rates import Rates
+from scalelab.run.settings import Rates
 from scalelab.store.lines import read_lines
 from scalelab.virtual.clock import virtual_loop
 from scalelab.virtual.simulation import Drawn, DrawnStep, DrawnWork, NoCheckpoints, Shape, Simulation

@@ -17,8 +17,7 @@ from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.plan.rates import Rates, decoding_line
-from scalelab.schedule.pipeline import PipelineRL
-from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
+from scalelab.schedule.schedule import PipelineRL, PPOOffPolicy, Synchronous
 from scalelab.virtual.drawn_evaluations import EvaluationLoad
 from scalelab.virtual.engines import DrawnDecoder
 from scalelab.virtual.simulation import Shape, Simulation, drawn

@@ -230,7 +230,7 @@ class Driver:
         from scalelab.cluster.graders import ClusterGraders
         from scalelab.cluster.heartbeats import Heartbeats
         from scalelab.experiment import resolve
-        from scalelab.run.changes import Changes
+        from scalelab.run.coroutines import Changes
         from scalelab.run.work import RolloutWork
 
         place = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
@@ -264,7 +264,7 @@ class Driver:
         """Build steps as the loop does, and put them into Ray's store as the trainer's port does."""
         import ray
 
-        from scalelab.run.tasks import in_own_thread
+        from scalelab.run.coroutines import in_own_thread
 
         size = self.recipe.prompts_per_step
         while True:

@@ -32,10 +32,9 @@ from scalelab.recipe.types import Rollout
 from scalelab.rollout.tokenizer import load_tokenizer
 from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.config import Run
-from scalelab.run.rates import Rates
+from scalelab.run.settings import Rates
 from scalelab.run.work import RolloutWork
-from scalelab.schedule.pipeline import PipelineRL
-from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
+from scalelab.schedule.schedule import PipelineRL, PPOOffPolicy, Synchronous
 from scalelab.session.worlds import phrase_ids
 from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines

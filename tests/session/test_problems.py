@@ -23,7 +23,7 @@ from scalelab.errors import LabError
 from scalelab.experiment import Resolved, resolve
 from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
 from scalelab.run.config import Run
-from scalelab.run.data import check_prompts, describe_tasks
+from scalelab.session.problems import check_prompts, describe_tasks
 from scalelab.session.session import execute
 from scalelab.start.base_model import base_model
 from scalelab.start.fine_tuning import LocalTuner

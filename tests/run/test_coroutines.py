@@ -10,7 +10,7 @@ import time
 import pytest
 
 from scalelab.errors import LabError
-from scalelab.run.tasks import TaskGroup, in_own_thread
+from scalelab.run.coroutines import TaskGroup, in_own_thread
 
 
 async def serve(rounds: list[int]) -> None:
@@ -106,7 +106,7 @@ def test_a_child_that_fails_while_its_group_is_waited_for_cancels_nothing_else()
 
 WAITS = """
 import asyncio, time
-from scalelab.run.tasks import in_own_thread
+from scalelab.run.coroutines import in_own_thread
 async def main():
     waiting = asyncio.create_task(in_own_thread(lambda: time.sleep(1000)))
     await asyncio.sleep(0.1)

@@ -9,10 +9,10 @@ import pytest
 
 from moe.model.architectures import architecture
 from moe.model.choice import check_replay
+from scalelab.cluster.trial import made_up_step
 from scalelab.experiment import resolve
 from scalelab.recipe.types import NOT_RECORDED
 from scalelab.run.config import Run
-from scalelab.run.trial import made_up_step
 
 
 @dataclass
