@@ -16,7 +16,7 @@ from typing import NoReturn
 from tasks.sandbox import harness, scripts
 from tasks.sandbox.channel import receive, send
 from tasks.sandbox.confine import Confinement, confine
-from tasks.sandbox.job import CONFINED, Ending, Job, Limits, job_from_parts
+from tasks.sandbox.job import CONFINED, Ending, Job, Limits, job_from_parts, result_head
 
 # What a child holds: 0 its input, 1 its output, 2 nothing, 3 the report pipe.
 _REPORT = 3
@@ -24,6 +24,8 @@ _REPORT = 3
 _PARKED = 64
 _HIGHEST = os.sysconf("SC_OPEN_MAX")
 _CORES = os.cpu_count() or 1
+# Milliseconds in which most programs end.
+_SOON_MS = 5
 
 
 def run_child(jobs: int, limits: Limits, confinement: Confinement, results: int) -> None:
@@ -57,7 +59,7 @@ def run_child(jobs: int, limits: Limits, confinement: Confinement, results: int)
             ending, code = ("signalled", -code) if code < 0 else ("exited", code)
             over = [recording for recording in (said, printed) if not recording.finish()]
             ending = "output" if over else ending
-        head = json.dumps([ending, code, usage.ru_utime + usage.ru_stime + meter.waited]).encode()
+        head = result_head(ending, code, usage.ru_utime + usage.ru_stime + meter.waited)
         send(results, [head, said.view(), printed.view()])
 
 
@@ -215,6 +217,13 @@ def _sealed(name: str, content: bytes) -> int:
     return descriptor
 
 
+def _ended_soon(exited: int) -> bool:
+    """True if a child ends at once; until then its pipes are not watched: each line would wake this process."""
+    poll = select.poll()
+    poll.register(exited, select.POLLIN)
+    return bool(poll.poll(_SOON_MS))
+
+
 def _watch(pid: int, said: _Recording, printed: _Recording, limits: Limits, meter: _Meter) -> Ending:
     """Record both pipes until the child ends (`exited`), or until it must be killed."""
     deadline = time.monotonic() + limits.wall_seconds
@@ -225,6 +234,8 @@ def _watch(pid: int, said: _Recording, printed: _Recording, limits: Limits, mete
         poll.register(descriptor, select.POLLIN)
     left = limits.seconds
     try:
+        if _ended_soon(exited):
+            return "exited"
         while True:
             ready = [descriptor for descriptor, _ in poll.poll(max(0.0, meter.patience(left)) * 1000)]
             for pipe in recordings.keys() & ready:

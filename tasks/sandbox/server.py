@@ -18,11 +18,11 @@ import time
 from dataclasses import dataclass, replace
 from types import ModuleType
 
-from tasks.sandbox import landlock, seccomp
+from tasks.sandbox import harness, landlock, seccomp
 from tasks.sandbox.channel import ChannelError, receive, send
 from tasks.sandbox.child import run_child
 from tasks.sandbox.confine import Confinement, tasks_of_others, unused_uid
-from tasks.sandbox.job import limits_from_bytes
+from tasks.sandbox.job import Job, job_from_parts, limits_from_bytes
 from tasks.sandbox.linux import die_with_parent, machine
 
 # Loaded once: for speed, and because some need shared libraries from outside the folder that children can read.
@@ -34,6 +34,7 @@ PRELOADED = (
 )
 # Seconds for which a count of the user's tasks is used.
 _COUNT_SECONDS = 10.0
+_REHEARSALS = 64
 # In the standard library's folder but no part of it: other people's packages may hold the very tests.
 _NOT_STANDARD = {"site-packages", "dist-packages", "test"}
 
@@ -97,6 +98,8 @@ def _prepare(config: ServerConfig) -> tuple[Confinement, dict[str, object]]:
     chrooted = config.chroot and _enter(sys.base_prefix)
     library = _restrict_imports(sys.base_prefix if chrooted else "")
     ruleset = _ruleset(config, library) if config.landlock else None
+    if interpreter is None:
+        _rehearse(nothing)
     gc.collect()
     gc.freeze()
     found: dict[str, object] = {
@@ -109,6 +112,15 @@ def _prepare(config: ServerConfig) -> tuple[Confinement, dict[str, object]]:
     more = seccomp.NATIVE if interpreter is None else seccomp.SCRIPT
     filters = seccomp.filter_program(machine()), seccomp.filter_program(machine(), more)
     return Confinement(*filters, ruleset, nothing, uid, tasks_of_others(uid, config.host), interpreter), found
+
+
+def _rehearse(nothing: int) -> None:
+    """Do a child's work until this interpreter has specialised it: each child would begin that anew."""
+    job = Job("call", "def f(x):\n    return x\n", entry_point="f", calls='[[null, [[1, 0.5, "a"]], {}]]')
+    for _ in range(_REHEARSALS):
+        module = harness.prepare(job_from_parts(job.to_parts()))
+        harness.run(job, module, nothing)
+        del sys.modules[module.__name__]
 
 
 def _ruleset(config: ServerConfig, library: str) -> int:

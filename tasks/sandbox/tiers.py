@@ -111,8 +111,10 @@ TIERS = (
 
 def _start(module: str) -> str:
     """Source for a confined interpreter: the sandbox's modules can be imported only while it starts."""
-    begin = "import sys; sys.path.insert(0, sys.argv.pop())"
-    return f"{begin}; from {__package__}.{module} import main; del sys.path[0]; main()"
+    begin = "import os, sys; sys.path.insert(0, sys.argv.pop()); hooked = os.register_at_fork"
+    # `threading` and `random` would set themselves up anew in every child, which has one thread and is seeded.
+    load = f"os.register_at_fork = lambda **_: None; from {__package__}.{module} import main"
+    return f"{begin}; {load}; os.register_at_fork = hooked; del sys.path[0]; main()"
 
 
 def home_of(package: str) -> Path:

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from tasks.errors import TaskError
 from tasks.sandbox import seccomp
-from tasks.sandbox.job import Job, Limits, Result
+from tasks.sandbox.job import Job, Limits, Result, job_from_parts, result_from_parts, result_head
 from tasks.sandbox.linux import MACHINES, Machine
 from tasks.sandbox.pool import Pool
 from tasks.sandbox.scripts import NodeJs
@@ -317,6 +317,45 @@ def test_programs_run_in_the_same_random_world(worker: WorkerOfTier) -> None:
         assert value(another, source) == first
     finally:
         another.close()
+
+
+def test_generators_that_are_not_seeded_differ_between_programs(worker: Worker) -> None:
+    source = "import random, uuid\ndef f():\n    return random.Random().random(), str(uuid.uuid4())"
+    first, second = value(worker, source), value(worker, source)
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+
+
+def test_a_program_is_all_that_a_child_has_loaded(worker: Worker) -> None:
+    source = "import sys\nprint('solution' in sys.modules, hasattr(sys.modules['__main__'], 'f'))"
+    assert worker.run(Job("program", source), QUICK).stdout == b"False False\n"
+
+
+def test_a_program_that_prints_more_than_a_pipe_holds_is_read_whole(worker: Worker) -> None:
+    result = worker.run(Job("program", "print('x' * 300_000)"), QUICK)
+    assert (result.ending, len(result.stdout)) == ("exited", 300_001)
+
+
+def test_no_hook_of_the_standard_library_runs_in_each_child() -> None:
+    """A server has one thread and its children are seeded, so they need none, and one takes half a millisecond."""
+    command = LANDLOCK.command()
+    at = command.index("-c") + 1
+    watch = "import os; hooks = []; os.register_at_fork = lambda **hook: hooks.append(hook)\n"
+    ask = "\nprint(len(hooks), {'random', 'threading'} <= sys.modules.keys()); os.register_at_fork(); print(len(hooks))"
+    command[at] = watch + command[at].removesuffix("main()") + ask
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.stdout.split() == ["0", "True", "1"], done.stderr
+
+
+def test_jobs_and_results_come_over_as_they_were_sent() -> None:
+    job = Job("ask", "\ud800", "é", "\0", "f", "[1]", True, True, "{}", "\ud83d in", b"\x7fELF\0")
+    assert job_from_parts(job.to_parts()) == job
+    for head in (("exited", 0), ("signalled", 11), ("timeout", 0), ("output", 255), ("prelude", 1)):
+        result = Result(*head, 1.5, b"report", b"out")  # type: ignore[arg-type]
+        assert result_from_parts([result_head(result.ending, result.code, 1.5), b"report", b"out"]) == result
+    for strange in (b"", b"[1]", b"\xff" * len(result_head("exited", 0, 0.0))):
+        with pytest.raises(TaskError, match="of different versions"):
+            result_from_parts([strange, b"", b""])
 
 
 SCAN = """
