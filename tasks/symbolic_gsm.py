@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from tasks.data.datasets import MATH_TEMPLATE
-from tasks.math.verifier import MathVerifier
 from tasks.procedural import Procedural
 from tasks.puzzles import reasoning_gym
 from tasks.stream import problem_key
+from tasks.task import Verifier
 from tasks.types import Prompt
 
 # reasoning-gym draws the template of every problem at the start.
@@ -46,8 +46,10 @@ class SymbolicGSM(Procedural):
             chat=({"role": "user", "content": asked.strip()},),
         )
 
-    def verifier(self) -> MathVerifier:
+    def verifier(self) -> Verifier:
         """Numbers at once, other spellings through Math-Verify; the whole completion is graded."""
+        from tasks.math.verifier import MathVerifier
+
         return MathVerifier(whole_if_unclosed=True)
 
     @cached_property

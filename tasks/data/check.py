@@ -23,8 +23,6 @@ from tasks.code.tests import AssertTests, CallTests, StdinTests, Tests, parse_te
 from tasks.data.formats import Item
 from tasks.data.loading import SetAside
 from tasks.errors import TaskError
-from tasks.math.equality import decide
-from tasks.math.read import MAX_ANSWER, read
 from tasks.sandbox.counting import assertions
 from tasks.sandbox.values import decode
 from tasks.task import Verifier
@@ -102,11 +100,15 @@ def _conflicts(rows: Numbered, without: set[int]) -> list[SetAside]:
 
 def _differ(golds: Sequence[Any]) -> bool:
     """True if two golds are not surely the same; 1/2 and 0.5 are."""
+    from tasks.math.equality import decide
+
     first, *others = {str(gold): gold for gold in golds}.values()
     return any(not (isinstance(one, str) and isinstance(first, str) and decide(first, one)) for one in others)
 
 
 def _read_math(item: Item) -> str:
+    from tasks.math.read import MAX_ANSWER, read
+
     gold = str(item.gold)
     if len(gold) > MAX_ANSWER:
         return f"too long: no answer of more than {MAX_ANSWER} characters is read"

@@ -23,7 +23,6 @@ from tasks.code.formats import (
 )
 from tasks.data.rows import Row, RowError
 from tasks.errors import TaskError
-from tasks.math.extract import extract_answer
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,8 @@ def read_math(row: Row, problem: str = "", answer: str = "") -> Item:
 
 
 def _box(solution: str) -> str:
+    from tasks.math.extract import extract_answer
+
     return (extract_answer(solution) or "") if "\\boxed" in solution else ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 from types import ModuleType
 
@@ -27,3 +28,10 @@ def test_a_package_that_is_imported_already_is_not_taken_away(monkeypatch: pytes
     with quick_imports():
         assert sys.modules[UNUSED] is mine
     assert sys.modules[UNUSED] is mine
+
+
+def test_what_names_experiments_and_data_sets_loads_no_verifier() -> None:
+    code = "import sys, scalelab.experiment.lab; print([name for name in {names} if name in sys.modules])"
+    names = ["tasks.math.read", "tasks.math.verifier", "tasks.code.verifier"]
+    done = subprocess.run([sys.executable, "-c", code.format(names=names)], capture_output=True, text=True, timeout=900)
+    assert done.stdout == "[]\n", done.stderr
