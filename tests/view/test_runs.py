@@ -320,6 +320,20 @@ def test_the_time_line_lays_phases_out_and_pairs_faults(tmp_path: Path) -> None:
     assert found["alarms"] == [{"time": pytest.approx(1012.0 - zero), "text": "loud"}]
 
 
+@pytest.mark.parametrize(
+    ("hardware", "generators"), [({"devices": {"generator": 3}}, 3), ({"devices": {}}, 1), ({}, 1)]
+)
+def test_the_idle_share_is_of_the_generators_that_the_manifest_names_or_of_one(
+    tmp_path: Path, hardware: dict[str, Any], generators: int
+) -> None:
+    folder = made_run(tmp_path / "run", evaluations=2, rollouts=False)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "hardware": hardware}))
+    run = ViewedRun(find_runs([folder])[0], Reading())
+    run.update()
+    assert run.detail()["timeline"]["blocks"][1]["idle"] == pytest.approx(1 / 6 / generators, abs=1e-4)
+
+
 def test_a_long_run_s_time_line_is_bounded() -> None:
     found = timeline([metrics_line(step) for step in range(1, 5001)], [], [], [])
     assert found is not None
