@@ -46,6 +46,17 @@ def test_what_read_shows_is_what_the_log_holds(tmp_path: Path, name: str, capsys
     np.testing.assert_allclose(curve["pass_rate"], RATE, atol=3e-4)
 
 
+@pytest.mark.parametrize(("again", "told"), [("b", "! b: left out"), ("ab", "! left out")])
+def test_a_remark_names_the_run_that_it_is_about_unless_it_is_about_all(
+    tmp_path: Path, again: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{run},{step},{spent},0.{step}" for run in "ab" for step, spent in ((1, 1), (5, 2), (7, 3))]
+    repeated = [f"{run},8,3,0.8" for run in again]
+    (tmp_path / "two.csv").write_text("\n".join(["run,step,compute,pass_rate", *rows, *repeated]))
+    assert main(["read", str(tmp_path / "two.csv")]) == 0
+    assert f"{told}: 1 at the same compute as a later step" in capsys.readouterr().out
+
+
 def test_fit_takes_what_read_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("resumed.csv", "verl.log", "history.csv", "decimal_commas.csv", "trainer_state.json"):
         path = str(write(tmp_path, name))

@@ -383,6 +383,9 @@ def test_a_fall_names_the_metrics_that_were_off_before_it_and_none_that_were_as_
     assert found[0]["value"] < 0.98 < found[0]["usual"]
     assert foretold(lines, 60) == []
     assert foretold(lines[:15], 15) == []
+    shortest = [{**line, "step": step} for step, line in enumerate(lines[85:105], 1)]
+    assert [one["name"] for one in foretold(shortest, 20)] == ["entropy"], "ten steps say what is usual"
+    assert foretold(shortest[1:], 20) == [], "nine do not"
     assert foretold([{"step": "x"}, {"entropy": None}], 5.0) == []
 
 
