@@ -118,7 +118,7 @@ def largest_error(plan: Plan, difference: float, wanted: float, certainty: float
 
 def _evaluations(plan: Plan) -> Iterator[Plan]:
     """Plans of one run's evaluations: prompts, points, and samples early and late."""
-    late = [1 << power for power in range((MOST * plan.samples).bit_length()) if 1 << power <= MOST * plan.samples]
+    late = [1 << power for power in range((MOST * plan.samples).bit_length())]
     for prompts in sorted({max(plan.prompts // part, 1) for part in (PARTS if plan.prompt_spread else PARTS[:1])}):
         for points in EVALUATIONS:
             few = replace(plan, prompts=prompts, evaluations=points, early_samples=None)

@@ -11,7 +11,7 @@ Axes: `_M` joint draws, `_R` recipes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -94,10 +94,10 @@ class Decision:
     step: NextStep
     worthwhile: float
     tasks: tuple[str, ...]
-    forgets: tuple[str, ...] = ()
-    recipes: int = 2
-    another: bool = False
-    costs: Mapping[str, float] = field(default_factory=dict)
+    forgets: tuple[str, ...]
+    recipes: int
+    another: bool
+    costs: Mapping[str, float]
 
     def text(self) -> list[str]:
         """The page: plain sentences."""

@@ -107,7 +107,7 @@ def _earlier(entries: list[ChainEntry], kinds: tuple[str, ...]) -> Iterator[Acco
         kinds: of lines that a file follows.
     """
     for end in range(len(entries) - 1, -1, -1):
-        if entries[end].kind not in ("facts", "files", "checkpoint", "undo", "adopt", "fork"):
+        if entries[end].kind not in ("facts", "files", "checkpoint", "undo", "fork"):
             return
         if entries[end].kind in kinds:
             yield replay(entries[:end])
@@ -136,7 +136,7 @@ def _compare(name: str, content: bytes, proof: Proof, entries: list[ChainEntry])
     expected = _lines(proof.account, name)
     if found == expected:
         return
-    if any(found == _lines(before, name) for before in _earlier(entries, ("undo", "adopt", "fork"))):
+    if any(found == _lines(before, name) for before in _earlier(entries, ("undo", "fork"))):
         proof.notes.append(f"{name} lacks the last return to a checkpoint, which --resume brings")
         return
     more = found[len(expected) :]
@@ -198,7 +198,7 @@ def _compare_manifest(content: bytes, proof: Proof, entries: list[ChainEntry]) -
     found = content.replace(b"\r\n", b"\n").rstrip()
     if found == _file_of(proof.account.manifest):
         return
-    earlier = _earlier(entries, ("facts", "adopt", "fork"))
+    earlier = _earlier(entries, ("facts", "fork"))
     if any(found == _file_of(before.manifest) for before in earlier):
         proof.notes.append(f"{MANIFEST} lacks the last facts of the journal, which --resume brings")
         return

@@ -42,6 +42,14 @@ def test_studies_with_the_largest_error_find_the_difference_as_often_as_wanted(p
     assert found_with(plan, error, 0.025) == pytest.approx(0.7, abs=0.08)
 
 
+@pytest.mark.parametrize("prompt_spread", [0.0, 0.3])
+def test_a_difference_that_is_not_there_is_held_for_sure_as_seldom_as_said(prompt_spread: float) -> None:
+    plan = replace(PLAN, seeds=50, prompts=100, prompt_spread=prompt_spread)
+    above = studies(plan, RunError(0.001, 0.001, 0.0)).above(0.0)
+    for probability in (0.05, 0.5, 0.95):
+        assert (above >= probability).mean() == pytest.approx(1 - probability, abs=0.02)
+
+
 def test_no_error_is_small_enough_where_seeds_alone_hide_the_difference() -> None:
     assert largest_error(replace(PLAN, seeds=2), 0.01, wanted=0.9) is None
 

@@ -103,6 +103,7 @@ def test_tasks_count_alike_and_each_recipe_needs_all() -> None:
     found = decide(two, budget=1.0)
     ends = [float(rate([1.0], A=A, C_mid=0.1)[0]) for A in (0.7, 0.5)]
     assert found.rate[0] == pytest.approx(np.mean(ends), abs=0.01)
+    assert f"the mean over math, code is {found.rate[0]:.3f}" in found.text()[0]
     with pytest.raises(LabError, match="b carries no fit of every task"):
         decide([*two, recipe("b", 0.6, 0.1, task="math")], budget=1.0)
     with pytest.raises(LabError, match="cannot be spent"):

@@ -46,6 +46,31 @@ def test_what_read_shows_is_what_the_log_holds(tmp_path: Path, name: str, capsys
     np.testing.assert_allclose(curve["pass_rate"], RATE, atol=3e-4)
 
 
+@pytest.mark.parametrize(("again", "told"), [("b", "! b: left out"), ("ab", "! left out")])
+def test_a_remark_names_the_run_that_it_is_about_unless_it_is_about_all(
+    tmp_path: Path, again: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{run},{step},{spent},0.{step}" for run in "ab" for step, spent in ((1, 1), (5, 2), (7, 3))]
+    repeated = [f"{run},8,3,0.8" for run in again]
+    (tmp_path / "two.csv").write_text("\n".join(["run,step,compute,pass_rate", *rows, *repeated]))
+    assert main(["read", str(tmp_path / "two.csv")]) == 0
+    assert f"{told}: 1 at the same compute as a later step" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("metrics", "tasks"),
+    [(["aime/acc", "math/acc"], ["aime/acc", "math/acc"]), (["aime/acc"], [""])],
+)
+def test_pass_rates_in_rows_of_their_own_are_tasks_where_there_are_several(
+    tmp_path: Path, metrics: list[str], tasks: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{step},{name},0.{step}" for step in (1, 2, 3) for name in [*metrics, "loss"]]
+    (tmp_path / "long.csv").write_text("\n".join(["step,metric,value", *rows]))
+    curves = said(capsys, "read", str(tmp_path / "long.csv"))["sources"][0]["curves"]
+    assert [one["task"] for one in curves] == tasks
+    assert [one["pass_rate"] for one in curves] == [[0.1, 0.2, 0.3]] * len(tasks)
+
+
 def test_fit_takes_what_read_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("resumed.csv", "verl.log", "history.csv", "decimal_commas.csv", "trainer_state.json"):
         path = str(write(tmp_path, name))

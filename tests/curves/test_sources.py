@@ -143,6 +143,8 @@ def test_of_evaluations_at_one_compute_the_latest_step_counts(tmp_path: Path) ->
         ("compute,pass_rate\n1,0.1\n1e300,0.2\n", r"row 3, column compute: 1e\+300 is no compute; give it in a unit"),
         ("compute,pass_rate\n1e-320,0.1\n1,0.2\n", r"row 2, column compute: 9.99989e-321 is no compute"),
         ("compute,pass_rate\n1,45.3\n", r"row 2, column pass_rate: 45.3 lies outside \[0, 1\]; divide percentages"),
+        ("compute,pass_rate\n1,2.1\n", r"row 2, column pass_rate: 2.1 lies outside \[0, 1\]; divide percentages"),
+        ("compute,pass_rate\n1,2.0\n", r"pass_rate: 2 lies outside \[0, 1\]; of a score say what counts as 1"),
         ("gpu_hours,pass_rate\n1,0.1\n-1,0.2\n", r"row 3, column gpu_hours: -1 is negative"),
         ("compute,pass_rate\n1,abc\n", r"row 2, column pass_rate: 'abc' is not a number"),
         ("compute,pass_rate\n1,\n", r"no evaluations in it yet"),

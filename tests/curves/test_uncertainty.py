@@ -211,6 +211,7 @@ def test_back_test_scores_the_second_half_with_a_fit_of_the_first() -> None:
     test = back_test(item, Options())
     assert test is not None
     assert (test.until, test.n_scored) == (0.5, 20)
+    assert test.measured == pytest.approx(item.pass_rate_N[-20:].mean())
     assert test.mean_abs_error < 0.02
     assert back_test(curve(*run_points(5)), Options()) is None
 

@@ -29,3 +29,9 @@ def test_the_report_counts_each_kind_by_itself() -> None:
 
 def test_tests_of_a_subcommand_are_those_that_call_it() -> None:
     assert "tests/rehearse/test_command.py" in mutation.tests_of("scalelab/commands/rehearse.py")
+
+
+def test_tests_of_a_module_are_also_those_that_have_its_names_from_another() -> None:
+    file, asked = "scalelab/curves/compare.py", "tests/curves/test_forgetting.py"
+    assert file.removesuffix(".py").replace("/", ".") not in Path(asked).read_text()
+    assert asked in mutation.tests_of(file)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -126,7 +127,11 @@ def kept(one: Trainer, tokens: int) -> int:
     return sum(tensor.untyped_storage().size() for tensor in held_by.values())
 
 
-@pytest.mark.parametrize("model", [DENSE, MOE, QWEN3_MOE], ids=["llama", "llama4", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "model",
+    [DENSE, MOE, QWEN3_MOE, replace(QWEN3_MOE, num_experts=128)],
+    ids=["llama", "llama4", "qwen3_moe", "many experts"],
+)
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_planned_activations_are_those_kept(make: Callable[..., Trainer], model: DecoderConfig, recompute: str) -> None:
     """Sequences are equally long, so that a CPU's attention needs no padding."""

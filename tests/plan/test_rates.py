@@ -27,10 +27,11 @@ from scalelab.virtual.cluster import check_simulated, clock_facts
     "lengths",
     [
         LogNormal(5000, 0.6, 14336),
+        LogNormal(5000, 0.0, 14336),
         LogNormal(8000, 0.6, 14336, interrupt=(10240, 12288)),
         Recorded((np.array([3, 5, 9]), np.array([70, 90])), "here"),
     ],
-    ids=["plain", "interrupted", "recorded"],
+    ids=["plain", "all alike", "interrupted", "recorded"],
 )
 def test_moments_are_those_of_what_is_drawn(lengths: LogNormal | Recorded) -> None:
     drawn = lengths.draw(np.random.default_rng(0), 40_000, 8).astype(float)

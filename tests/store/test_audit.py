@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from moe.checkpoint.folder import MANIFEST, step_folder
 from scalelab.cli import main
 from scalelab.store import audit as audit_module
+from scalelab.store.account import VIEWS
 from scalelab.store.audit import audit
 from scalelab.store.chain import JOURNAL
 from scalelab.store.folder import RunFolder
@@ -155,6 +156,30 @@ def test_every_damage_of_a_run_without_journal_is_named(
     assert "there is no journal, as an earlier version began the run" in capsys.readouterr().out
     harm, told = DAMAGES[damage]
     harm(older)
+    assert main(["check", str(older)]) == 1
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (flip("rollouts/step_000003.parquet"), "rollouts/step_000003.parquet was changed since it was written"),
+        (remove("rollouts/step_000003.parquet"), "rollouts/step_000003.parquet is missing"),
+        (edit("evals.jsonl", lambda lines: lines.pop()), "evals.jsonl: 1 lines of the journal are missing"),
+        (lambda run: (run / "manifest.json").write_text("{}"), "manifest.json was changed: "),
+        (lambda run: shutil.rmtree(run / "checkpoints/step_000006"), "the checkpoint of step 6 is missing"),
+    ],
+)
+def test_a_run_without_journal_that_goes_on_has_one_that_vouches_for_what_was_there(
+    older: Path, damage: Callable[[Path], None], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {name: (older / name).read_bytes() for name in VIEWS}
+    RunFolder(older)
+    assert {name: (older / name).read_bytes() for name in VIEWS} == before
+    assert main(["check", str(older), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["problems"], found["notes"]) == ([], [])
+    damage(older)
     assert main(["check", str(older)]) == 1
     assert told in capsys.readouterr().out
 

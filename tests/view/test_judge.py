@@ -231,3 +231,16 @@ def test_a_run_that_grows_is_fitted_again(tmp_path: Path) -> None:
     assert lab.update()
     assert [step.what for step in lab.steps()] == ["fit", "fit", "parallel"]
     assert "heads for A" in lab.overview()["answers"][0]["text"]
+
+
+def test_no_work_is_left_once_it_is_done_where_a_task_is_too_young_to_be_held_beside_another(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run", rollouts=False)
+    lines = (folder / "evals.jsonl").read_text().splitlines(keepends=True)
+    young = [line for line in lines if '"code"' in line][:2]
+    (folder / "evals.jsonl").write_text("".join([*young, *(line for line in lines if '"math"' in line)]))
+    lab = Lab([folder], kept=Kept(None))
+    lab.update()
+    for step in lab.steps():
+        lab.take(step)
+    assert (lab.steps(), lab.failed) == ([], {})
+    assert ["refused" in fit for fit in lab.overview(fit=False)["fits"]] == [True, False]

@@ -320,6 +320,20 @@ def test_the_time_line_lays_phases_out_and_pairs_faults(tmp_path: Path) -> None:
     assert found["alarms"] == [{"time": pytest.approx(1012.0 - zero), "text": "loud"}]
 
 
+@pytest.mark.parametrize(
+    ("hardware", "generators"), [({"devices": {"generator": 3}}, 3), ({"devices": {}}, 1), ({}, 1)]
+)
+def test_the_idle_share_is_of_the_generators_that_the_manifest_names_or_of_one(
+    tmp_path: Path, hardware: dict[str, Any], generators: int
+) -> None:
+    folder = made_run(tmp_path / "run", evaluations=2, rollouts=False)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "hardware": hardware}))
+    run = ViewedRun(find_runs([folder])[0], Reading())
+    run.update()
+    assert run.detail()["timeline"]["blocks"][1]["idle"] == pytest.approx(1 / 6 / generators, abs=1e-4)
+
+
 def test_a_long_run_s_time_line_is_bounded() -> None:
     found = timeline([metrics_line(step) for step in range(1, 5001)], [], [], [])
     assert found is not None
@@ -369,6 +383,9 @@ def test_a_fall_names_the_metrics_that_were_off_before_it_and_none_that_were_as_
     assert found[0]["value"] < 0.98 < found[0]["usual"]
     assert foretold(lines, 60) == []
     assert foretold(lines[:15], 15) == []
+    shortest = [{**line, "step": step} for step, line in enumerate(lines[85:105], 1)]
+    assert [one["name"] for one in foretold(shortest, 20)] == ["entropy"], "ten steps say what is usual"
+    assert foretold(shortest[1:], 20) == [], "nine do not"
     assert foretold([{"step": "x"}, {"entropy": None}], 5.0) == []
 
 

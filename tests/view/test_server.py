@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,6 +20,7 @@ from scalelab.errors import LabError
 from scalelab.kept import Kept
 from scalelab.reading import Reading
 from scalelab.store.status_file import StatusFile
+from scalelab.view import server
 from scalelab.view.discover import RunSource
 from scalelab.view.fitting import FittingProcess
 from scalelab.view.lab import Lab, Step
@@ -324,6 +325,34 @@ def test_an_address_needs_its_token(refresher: Refresher) -> None:
     assert "httponly" in answer.headers["set-cookie"].lower()
     assert open_client.get("/").status_code == 200
     assert open_client.get("/api/overview").status_code == 200
+
+
+def test_runs_are_looked_at_for_a_while_after_a_question_and_then_not_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_run(tmp_path / "run", evaluations=2, rollouts=False)
+    lab, looks = Lab([tmp_path], kept=Kept(None)), [0.0]
+    monkeypatch.setattr(server, "POLL", 0.01)
+    monkeypatch.setattr(server, "WATCHED", 0.5)
+    monkeypatch.setattr(lab, "update", lambda _: looks.append(time.monotonic()))
+    monkeypatch.setattr(lab, "steps", list)
+
+    def wait_until(reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not reached():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    refresher = Refresher(lab)
+    refresher.start()
+    try:
+        for _ in range(2):
+            wait_until(lambda: len(looks) > 3)
+            wait_until(lambda: time.monotonic() - looks[-1] > 1)
+            del looks[1:]
+            refresher.overview()
+    finally:
+        refresher.stop()
 
 
 @pytest.mark.slow

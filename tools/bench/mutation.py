@@ -3,10 +3,10 @@
     python tools/bench/mutation.py [ROOM...] --count 100 --seed 1 [--seconds 120] [--jobs 2]
 
 Draws files by their number of lines, changes one place of each in a copy of the tree, and runs the test files that
-import the changed module or call its subcommand, those that are marked slow last; a module that no test names has the
-tests of its room. Tests that fail without a change, too, say nothing. What is not noticed is printed as a difference,
-to be read: some changes mean nothing. Tests that do not end are counted by themselves: an endless loop, or
-a busy machine. `make nightly` calls it.
+import the changed module or, from anywhere, a name that it defines, or call its subcommand, those that are marked slow
+last; a module that no test names has the tests of its room. Tests that fail without a change, too, say nothing. What
+is not noticed is printed as a difference, to be read: some changes mean nothing. Tests that do not end are counted by
+themselves: an endless loop, or a busy machine. `make nightly` calls it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from queue import Queue
 from typing import Literal
@@ -52,14 +53,37 @@ class Mistake:
 
 
 def tests_of(file: str) -> tuple[str, ...]:
-    """Test files that import a module, or call it as a subcommand; those of its room if there are none."""
+    """Test files that import a module or a name that it defines, or call it; those of its room if there are none."""
     module = file.removesuffix(".py").replace("/", ".")
     package, _, name = module.rpartition(".")
     called = rf"|\[\"{name}\"" if package == "scalelab.commands" else ""
-    named = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b{called}")
-    found = [one for one in sorted((ROOT / "tests").rglob("test_*.py")) if named.search(one.read_text())]
+    named = re.compile(rf"\b{re.escape(module)}\b{called}")
+    texts = {one: one.read_text() for one in sorted((ROOT / "tests").rglob("test_*.py"))}
+    found = [one for one, text in texts.items() if named.search(text) or module in defining(text)]
     room = ROOT / "tests" / file.split("/")[1]
     return tuple(str(one.relative_to(ROOT)) for one in found or [room if room.is_dir() else ROOT / "tests/curves"])
+
+
+@cache
+def defining(text: str) -> frozenset[str]:
+    """Modules that define what a text imports by name, wherever it imports it from."""
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.module]
+    return frozenset(_definer(str(node.module), one.name) for node in nodes for one in node.names)
+
+
+@cache
+def _definer(module: str, name: str) -> str:
+    """The module that defines a name which a module offers; the name's own, if it is a module."""
+    base = ROOT / module.replace(".", "/")
+    if (base / f"{name}.py").exists():
+        return f"{module}.{name}"
+    source = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+    for node in ast.parse(source.read_text()).body if source.exists() else ():
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for one in node.names:
+                if name == (one.asname or one.name):
+                    return _definer(node.module, one.name)
+    return module
 
 
 def sample(rooms: Sequence[str], count: int, seed: int) -> list[Mistake]:
