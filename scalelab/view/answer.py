@@ -54,7 +54,7 @@ def answers(
 
 
 def _spread_note(one: Mapping[str, Any]) -> str:
-    """Whose spread recipes with a single seed are judged by; empty without any."""
+    """Source of the spread by which recipes with a single seed are judged, in a sentence; empty without any."""
     if all(entry["seeds"] > 1 for entry in one["entries"]):
         return ""
     spread = "the spread of the others' seeds" if one["spread_measured"] else "an assumed spread between runs"
