@@ -130,7 +130,9 @@ class Analysis:
             endless = "no other shape was looked at"
         elif self.draws().endless < TOLD:
             endless = f"the points tell it from {without} ({percent(1 - self.draws().endless)})"
-        beyond = f"; curves of all shapes come to {self.farthest:.3f} within {LIMIT:g} times the compute, beyond A"
+        past = abs(self.farthest - self.params["A"])
+        by = f"{past:.3f}" if past >= 1e-3 else "less than 0.001"
+        beyond = f"; curves of all shapes come to {self.farthest:.3f} within {LIMIT:g} times the compute, {by} beyond A"
         forgets = f"{self.fall_text()}; " if self.falls else ""
         return f"{forgets}{self.seen:.0%} of a sigmoid's {way} was seen; {endless}{beyond * (not self.stands)}"
 

@@ -63,10 +63,15 @@ def asymptotes_note(entries: Sequence[ComparedRun]) -> str:
     seen = [entry.analysis.seen for entry in entries]
     way = "way" if any(entry.analysis.falls for entry in entries) else "gain"
     share = f"{min(seen):.0%} to {max(seen):.0%} of the {way} was seen"
+    apart = [entry for entry in entries if not entry.analysis.stands]
+    shapes = "no other shape goes beyond"
+    if any(len(entry.analysis.draws().names) == 1 for entry in entries):
+        shapes = "no other shape was looked at"
     if asymptotes_told(entries):
         order = sorted(entries, key=lambda entry: entry.by_A.rank)
         joins = [" = " if one.run in two.by_A.tied_with else ", " for one, two in pairwise(order)]
         told = "".join(join + entry.run for join, entry in zip(["", *joins], order))
         ties = "; = joins those whose A tie, in the order of their B" if " = " in joins else ""
-        return f"by A, given sigmoids ({share}, and no other shape goes beyond{ties}): {told}"
-    return f"the order of the asymptotes cannot be told: {share}, and other shapes than the sigmoid may go beyond its A"
+        return f"by A, given sigmoids ({share}, and {shapes}{ties}): {told}"
+    more = ", and other shapes than the sigmoid may go beyond its A" if apart else ""
+    return f"the order of the asymptotes cannot be told: {share}{more}"

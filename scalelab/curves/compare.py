@@ -89,11 +89,12 @@ def compare(
     by_task = {task: [item for item in analyses if item.fit.curve.task == task] for task in tasks}
     if spread_from and not any(map(several, spread_from)):
         raise LabError("the runs to learn the spread from have one seed each: name runs with several, or the spread")
+    lines = sum(len(members) - 1 for members in by_task.values())
     found = []
     for task, members in by_task.items():
         elsewhere = [item for item in analyses if item.fit.curve.task != task]
         family = joint_draws(members, run_spread, (*elsewhere, *spread_from))
-        asked = ComparisonSettings(*compare_point(members, at, reach), margin, error, members[0].level)
+        asked = ComparisonSettings(*compare_point(members, at, reach), margin, error, members[0].level, lines)
         found.append(_compare_task(task, members, family, tie, asked, run_spread, baseline))
     return _hold_together(found)
 
@@ -267,16 +268,19 @@ def measured_rate(curve: Curve, at: float) -> float:
 
 
 def _holds(analyses: Sequence[Analysis], run: str, other: str, asked: ComparisonSettings) -> float | None:
-    """Largest spread between single seeds up to which the order of two runs is sure; None if it is at none."""
+    """Largest spread between single seeds up to which the order of two runs is sure; None if it is at none.
+
+    It is sure among all lines: a line that errs with error / lines keeps its word, whatever the others say.
+    """
     by_run = {item.fit.curve.run: item for item in analyses}
     one_M, two_M = (by_run[name].draws().value([asked.at])[:, 0] for name in (run, other))
     rng = np.random.default_rng(0)
     gap_M = rng.permutation(one_M)[: len(two_M)] - two_M[: len(one_M)]
     noise_M = np.sqrt(2) * rng.standard_normal(len(gap_M))
     held = None
-    for spread in np.geomspace(0.001, 0.2, 24).tolist():
+    for spread in (float(f"{each:.2g}") for each in np.geomspace(0.001, 0.2, 24)):  # as it is printed
         above = share_above(gap_M + spread * noise_M)
-        if min(above, 1 - above) > asked.error / 2:
+        if min(above, 1 - above) > 0.5 * asked.error / asked.lines:
             break
         held = spread
     return held

@@ -29,6 +29,7 @@ class ComparisonSettings:
         margin: difference below which recipes count as equal.
         error: probability that a verdict is wrong.
         level: probability of intervals.
+        lines: number of verdicts, over all tasks, that are to hold together.
     """
 
     at: float
@@ -36,6 +37,7 @@ class ComparisonSettings:
     margin: float
     error: float
     level: float
+    lines: int = 1
 
     @property
     def sure(self) -> float:
@@ -54,8 +56,8 @@ class Difference:
         verdict: of the first against the second, for this pair alone.
         bound: largest size of the difference that the draws leave possible, with 1 − error/2 on each side.
         measured: difference of the measured rates; not a number where an evaluation so late is missing.
-        holds_to_spread: largest standard deviation between seeds up to which `better` or `worse` can be said; None if
-            at none, and where the spread was measured.
+        holds_to_spread: largest standard deviation between seeds up to which `better` or `worse` can be said beside
+            the words of all other lines; None if at none, and where the spread was measured.
         A: median of the difference of their asymptotes, given sigmoids; the like for the rest.
         A_interval: of that difference.
         A_probability: that the first has the higher asymptote.

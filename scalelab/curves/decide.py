@@ -69,7 +69,7 @@ class Decision:
         unit: of compute.
         budget: compute to spend.
         at: largest compute that all recipes have reached.
-        leader: recipe with the highest expected pass rate there.
+        leader: recipe with the highest pass rate there, by the median as in `compare`.
         best: probability that it is the best of all.
         regret: expected loss from taking it for the best.
         rate: its pass rate at `at`; that of another run of it where it has one seed.
@@ -178,8 +178,7 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
     ends, costs = ({run: float(most(of_tasks)) for run, of_tasks in reached.items()} for most in (min, max))
     at = min(ends.values())
     here_MR = _here(analyses, tasks, runs, at)
-    mean_R = here_MR.mean(0)
-    leader = int(mean_R.argmax())
+    leader = int(np.median(here_MR, axis=0).argmax())  # as `compare` ranks
     wins_R = np.bincount(here_MR.argmax(1), minlength=len(runs)) / len(here_MR)
     level, choices = analyses[0].level, [_extension(analyses, runs, ends, budget)]
     count_R = np.array([int(budget // costs[run]) for run in runs])
@@ -192,7 +191,7 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
         at=float(at),
         leader=runs[leader],
         best=float(wins_R[leader]),
-        regret=float(here_MR.max(1).mean() - mean_R[leader]),
+        regret=float((here_MR.max(1) - here_MR[:, leader]).mean()),
         rate=(float(np.median(here_MR[:, leader])), equal_tailed(here_MR[:, leader], level)),
         choices=tuple(choices),
         step=choices[0].step if choices[0].gain >= worthwhile else "another setting",

@@ -195,6 +195,5 @@ def _reached(part: Draws, rates: Array, start: float, end: float) -> Array:
         return np.where(np.isinf(u_MT), np.inf, compute_MT)
     compute_C = np.concatenate([[0.0], np.geomspace(start / 10, FAR * end, 240)])
     highest_MC = np.maximum.accumulate(part.value(compute_C), axis=1)
-    first_MT = np.stack([(highest_MC < rate).sum(1) for rate in rates], axis=1)
-    reached_MT: Array = np.append(compute_C, np.inf)[first_MT]
-    return reached_MT
+    log_C = np.log(np.maximum(compute_C, start / 20))
+    return np.exp([np.interp(rates, highest_C, log_C, left=-np.inf, right=np.inf) for highest_C in highest_MC])

@@ -16,7 +16,7 @@ from scalelab.curves.analysis import Analysis
 from scalelab.curves.fitting.intervals import Interval, equal_tailed, tails_of
 from scalelab.defaults import WORTHWHILE
 from scalelab.errors import LabError
-from scalelab.numbers import percent
+from scalelab.numbers import percent, quantity
 
 UNREACHABLE = 0.95
 """Probability that a curve stays below a target from which on the target is called not reachable."""
@@ -147,7 +147,7 @@ def target_of(analysis: Analysis, target: float, reached_M: Array) -> Target:
     elif median > FAR_OFF * end:
         reading = f"more than {FAR_OFF:g} times the compute so far, which no run can foretell"
     else:
-        reading = f"{median - end:.3g} {unit} more"
+        reading = f"{quantity(median - end, unit)} more"
     return Target(target, median, (low, high), probability, reading)
 
 

@@ -125,22 +125,25 @@ class Episode:
 def episodes(pass_rate_N: Array, stderr_N: Array | None) -> list[Episode]:
     """Falls of one seed's evaluations: `DEPTH` and more below the best before, and beyond chance.
 
-    Chance is that of the largest of all differences between an earlier and a later evaluation (Bonferroni).
+    Chance is that of the largest of all differences between an earlier and a later evaluation (Bonferroni), with
+    Student's t where the scatter is estimated from their second differences.
 
     Args:
         pass_rate_N: in the order of compute.
         stderr_N: of each; None takes how neighbours differ.
     """
-    from scipy.special import ndtri
+    from scipy.special import ndtri, stdtrit
 
     count = len(pass_rate_N)
-    if count < 3:
+    if count < (3 if stderr_N is not None else 4):
         return []
+    chance = CHANCE / (count * (count - 1) / 2)
+    deviations = -float(stdtrit(count - 2, chance) if stderr_N is None else ndtri(chance))
     stderr_N = stderr_N if stderr_N is not None else np.full(count, _scatter(pass_rate_N))
     highest_N = np.maximum.accumulate(pass_rate_N)
     best_N = np.maximum.accumulate(np.where(pass_rate_N >= highest_N, np.arange(count), 0))
     depth_N, both_N = highest_N - pass_rate_N, np.hypot(stderr_N, stderr_N[best_N])
-    beyond_N = -float(ndtri(CHANCE / (count * (count - 1) / 2))) * both_N
+    beyond_N = deviations * both_N
     found, at = list[Episode](), 0
     for first in np.flatnonzero((depth_N > DEPTH) & (depth_N > beyond_N)).tolist():
         if first < at:
@@ -161,4 +164,4 @@ def _fall(item: Curve, name: str) -> Fall | None:
 
 def _scatter(rate_N: Array) -> float:
     """Standard deviation of an evaluation by how neighbours differ, not led by the few that fell."""
-    return float(np.median(np.abs(np.diff(rate_N, 2))) / 0.6745 / np.sqrt(6)) if len(rate_N) > 3 else 0.0
+    return float(np.median(np.abs(np.diff(rate_N, 2))) / 0.6745 / np.sqrt(6))

@@ -47,11 +47,18 @@ def answers(
         if task in ranked and (forgetting := [f"{one['run']} {one['fall_text']}" for one in fitted if one["forgets"]]):
             more += f" {'; '.join(forgetting[:3])}{'; …' * (len(forgetting) > 3)}."
         text = f"{lead}{more} {_outlook(fit, name=task in ranked)}"
-        single = task in ranked and any(entry["seeds"] == 1 for entry in ranked[task]["entries"])
-        note = "Recipes with a single seed are judged by an assumed spread between runs." if single else ""
+        note = _spread_note(ranked[task]) if task in ranked else ""
         verdict = fit["extension"]["reading"].partition(":")[0]
         found.append({"task": task, "text": text, "lead": lead, "verdict": verdict, "note": note})
     return found
+
+
+def _spread_note(one: Mapping[str, Any]) -> str:
+    """Source of the spread by which recipes with a single seed are judged, in a sentence; empty without any."""
+    if all(entry["seeds"] > 1 for entry in one["entries"]):
+        return ""
+    spread = "the spread of the others' seeds" if one["spread_measured"] else "an assumed spread between runs"
+    return f"Recipes with a single seed are judged by {spread}."
 
 
 def by_measured_rate(curves: Sequence[Curve]) -> list[Curve]:

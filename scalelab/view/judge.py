@@ -181,6 +181,7 @@ class Judge:
 def _comparison(one: Comparison, others: dict[str, Comparison]) -> dict[str, Any]:
     """A task's comparison as a record, with its short table against each of the runs."""
     facts = {"task": one.task, "at": one.at, "unit": one.reference.analysis.fit.curve.unit, "notes": list(one.notes)}
+    facts["spread_measured"] = one.measured
     rows = [vars(row) | {"cells": row.cells(), "short_cells": row.short_cells()} for row in one.rows()]
     return plain(
         facts

@@ -355,6 +355,58 @@ def test_the_closing_line_of_a_curve_without_a_limit_tells_the_farthest_forecast
     assert any(said in line for line in closing_lines(curves, analyses, refused))
 
 
+def points_log(path: Path, seed: int, late: float, C_mid: float) -> str:
+    """Twenty evaluations up to 30,000 GPU-hours, of a run that rises once more behind 60 % of them."""
+    compute, points = run_points(20, 0.02, seed, A=0.75, C_mid=C_mid)
+    points = np.clip(points + late * (compute > 0.6), 0, 1)
+    rows = [f"{30_000 * c},{p},0.02" for c, p in zip(compute, points)]
+    path.write_text("\n".join(["gpu_hours,pass_rate,stderr", *rows]) + "\n")
+    return str(path)
+
+
+def test_a_run_is_said_to_have_levelled_off_only_where_forecast_says_that_more_is_not_worth_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = points_log(tmp_path / "a.csv", 5, 0.0, 0.12)
+    assert main(["forecast", source]) == 0
+    said = capsys.readouterr().out
+    assert "it is unclear whether that is worth it" in " ".join(said.split())
+    curves = read_sources([source])
+    [line] = closing_lines(curves, *analyse_all(curves))
+    assert "levelled off" not in line
+    assert "twice the compute would add 0." in line
+    assert line.partition("twice the compute would ")[2].removesuffix(".") in said
+
+
+def test_a_remark_on_the_likeliest_curve_does_not_contradict_the_interval_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The likeliest sigmoid of a run that rises once more has A = 1, and its draws do not."""
+    assert main(["fit", points_log(tmp_path / "a.csv", 0, 0.15, 0.3)]) == 0
+    out = capsys.readouterr().out
+    assert "! a: the likeliest curve has A at its upper bound" in out
+    assert "A sits" not in out
+
+
+def test_compute_that_a_target_still_takes_is_written_as_all_other_compute(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = points_log(tmp_path / "a.csv", 5, 0.0, 0.9)
+    [goal] = run_json(capsys, "forecast", source, "--target", "0.6")["targets"]
+    assert goal["compute"] > 40_000
+    assert goal["reading"] == f"{goal['compute'] - 30_000:,.0f} GPU-hours more"
+
+
+@pytest.mark.parametrize("target", [0.45, 0.6, 0.7])
+def test_a_second_rise_has_the_target_s_pass_rate_at_the_target_s_compute(
+    target: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = points_log(tmp_path / "a.csv", 3, 0.15, 0.3)
+    [goal] = run_json(capsys, "forecast", source, "--target", str(target))["targets"]
+    [there] = run_json(capsys, "forecast", source, "--at", str(goal["compute"]))["forecasts"]
+    assert there["value"] == pytest.approx(target, abs=3e-4)
+
+
 def test_fit_prints_the_parameters_that_a_narrow_terminal_has_room_for_and_r0_where_it_is_wide(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

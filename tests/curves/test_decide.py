@@ -14,7 +14,7 @@ from scalelab.cli import main
 from scalelab.curves import Analysis, Options, analyse, curve, decide, forecast
 from scalelab.curves.forecast import gain_text
 from scalelab.errors import LabError
-from tests.helpers.curve_points import rate, table
+from tests.helpers.curve_points import rate, run_points, table
 
 COMPUTE = np.arange(21) / 20
 
@@ -28,6 +28,25 @@ def recipe(
     points = np.clip(np.concatenate(rows), 0, 1)
     item = curve(np.tile(COMPUTE, seeds), points, np.full(21 * seeds, noise), seed=labels, run=run, task=task)
     return analyse(item, Options(checks=False))
+
+
+def test_the_recipe_that_decide_names_is_the_one_that_compare_ranks_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two late rises whose draws are skew: the mean of the one lies above that of the other, and its median below."""
+    log, rows = tmp_path / "skew.csv", ["run,gpu_hours,pass_rate,stderr"]
+    for run, seed in (("one", 7), ("other", 107)):
+        compute, points = run_points(28, 0.04, seed, A=0.75, C_mid=0.6)
+        points = np.clip(points + 0.15 * (compute > 0.6), 0, 1)
+        rows += [f"{run},{c},{p},0.04" for c, p in zip(compute, points)]
+    log.write_text("\n".join(rows) + "\n")
+    assert main(["compare", str(log), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)["rows"][""][0]
+    assert main(["decide", str(log), "--budget", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["leader"], found["rate"][0]) == (first["run"], first["value"])
+    assert found["best"] > 0.5
+    assert found["regret"] > 0
 
 
 def test_a_run_that_still_rises_is_gone_on_with() -> None:

@@ -75,7 +75,8 @@ def test_growth_without_end_is_a_line_in_log_compute_and_its_forecast_holds() ->
         assert low - 0.005 <= truth(one.at) <= high + 0.005
     assert not found.stands
     (far,) = forecast(found, [100.0])
-    said = f"curves of all shapes come to {far.value:.3f} within 100 times the compute, beyond A"
+    by = f"{far.value - found.params['A']:.3f} beyond A"
+    said = f"curves of all shapes come to {far.value:.3f} within 100 times the compute, {by}"
     assert said in found.asymptote_text()
 
 

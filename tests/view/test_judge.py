@@ -20,6 +20,7 @@ from scalelab.reading import Reading
 from scalelab.view import judge as module
 from scalelab.view.judge import Judge
 from scalelab.view.lab import Lab
+from tests.helpers.curve_points import run_points
 from tests.helpers.view_runs import made_run
 
 
@@ -41,6 +42,23 @@ def lab(runs: Path) -> Lab:
 @pytest.fixture(scope="module")
 def overview(lab: Lab) -> dict:
     return json.loads(json.dumps(lab.overview(), allow_nan=False))
+
+
+@pytest.mark.parametrize(("seeds", "spread"), [(1, "an assumed spread between runs"), (3, "the spread of the others'")])
+def test_the_page_says_of_the_spread_what_compare_says(
+    seeds: int, spread: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, page, rows = tmp_path / "two.csv", tmp_path / "page.html", ["run,seed,compute,pass_rate"]
+    for run, count, A in (("single", 1, 0.6), ("several", seeds, 0.7)):
+        for seed in range(count):
+            points = run_points(12, 0.004, seed, A=A + 0.01 * seed)
+            rows += [f"{run},{seed},{c},{p}" for c, p in zip(*points)]
+    log.write_text("\n".join(rows) + "\n")
+    assert main(["compare", str(log)]) == 0
+    learnt = "learnt from all seeds" in capsys.readouterr().out
+    assert learnt == (seeds > 1)
+    assert main(["report", str(log), "-o", str(page)]) == 0
+    assert f"Recipes with a single seed are judged by {spread}" in page.read_text()
 
 
 @pytest.mark.slow

@@ -358,7 +358,7 @@ def _warnings(fit: Fit, problem: Problem) -> list[str]:
     names = (*fit.model.linear, "B", "C_mid")
     for name, at, lower, upper in zip(names, fit.theta_P, problem.lower_P, problem.upper_P):
         if lower < upper and (at <= lower or at >= upper):
-            warnings.append(f"{name} sits on its {'lower' if at <= lower else 'upper'} bound")
+            warnings.append(f"the likeliest curve has {name} at its {'lower' if at <= lower else 'upper'} bound")
     if fit.model is SIGMOID and fit.window[1] < 1.5 * fit.parameters["C_mid"]:
         warnings.append("the window ends before the curve has bent")
     z_N = fit.scatter_N / fit.sigma_N
