@@ -6,10 +6,11 @@ by it, because it trusts what it reads.
 
 from __future__ import annotations
 
+import json
 import marshal
 import struct
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from tasks.errors import TaskError
 
@@ -25,6 +26,16 @@ CROWDED = 5
 
 CONFINED = b'["confined"]'
 """First line of a report: the child has given up its rights, and what follows is untrusted."""
+
+
+_PLAIN = {str, bytes, bool, int, float}
+
+
+def _message(values: dict[str, Any]) -> bytes:
+    """Plain values by name; those of NumPy, whose bytes `marshal` would write, as what they derive from."""
+    if not {type(value) for value in values.values()} <= _PLAIN:
+        values = json.loads(json.dumps(values))
+    return marshal.dumps(values)
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,7 @@ class Limits:
 
     def to_bytes(self) -> bytes:
         """The limits as a message."""
-        return marshal.dumps(vars(self))
+        return _message(vars(self))
 
 
 def limits_from_bytes(message: bytes) -> Limits:
@@ -108,7 +119,7 @@ class Job:
 
     def to_parts(self) -> list[bytes]:
         """The job as a message."""
-        return [marshal.dumps(vars(self) | {"binary": None}), self.binary]
+        return [_message(vars(self) | {"binary": ""}), self.binary]
 
 
 def job_from_parts(parts: list[bytes]) -> Job:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from hypothesis import given, settings
@@ -25,7 +26,15 @@ from hypothesis import strategies as st
 
 from tasks.errors import TaskError
 from tasks.sandbox import seccomp
-from tasks.sandbox.job import Job, Limits, Result, job_from_parts, result_from_parts, result_head
+from tasks.sandbox.job import (
+    Job,
+    Limits,
+    Result,
+    job_from_parts,
+    limits_from_bytes,
+    result_from_parts,
+    result_head,
+)
 from tasks.sandbox.linux import MACHINES, Machine
 from tasks.sandbox.pool import Pool
 from tasks.sandbox.scripts import NodeJs
@@ -356,6 +365,13 @@ def test_jobs_and_results_come_over_as_they_were_sent() -> None:
     for strange in (b"", b"[1]", b"\xff" * len(result_head("exited", 0, 0.0))):
         with pytest.raises(TaskError, match="of different versions"):
             result_from_parts([strange, b"", b""])
+
+
+def test_text_and_numbers_of_numpy_come_over_as_plain_ones() -> None:
+    job = Job("program", np.str_("print(1)"), stdin=np.str_("né"))
+    assert job_from_parts(job.to_parts()) == Job("program", "print(1)", stdin="né")
+    limits = Limits(np.float64(1.5), 512, np.float64(0.25))
+    assert limits_from_bytes(limits.to_bytes()) == Limits(1.5, 512, 0.25)
 
 
 SCAN = """
