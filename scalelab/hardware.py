@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scalelab.errors import LabError
+from scalelab.numbers import counted
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ def of_ray(nodes: Iterable[Mapping[str, Any]], memory_gib: float | None = None) 
     counts = [int(resources["GPU"]) for resources in alive if resources.get("GPU", 0) >= 1]
     if not counts:
         raise LabError(
-            f"the Ray cluster of {len(alive)} nodes has no GPU: start its nodes where GPUs are visible, or bind "
-            "Cluster.device = 'cpu'"
+            f"the Ray cluster of {counted(len(alive), 'node')} has no GPU: start its nodes where GPUs are visible, or "
+            "bind Cluster.device = 'cpu'"
         )
     kinds = {key.partition(":")[2] for node in alive for key in node if key.startswith(_KIND)}
     if len(kinds) > 1:

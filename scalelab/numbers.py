@@ -58,6 +58,11 @@ def percent(chance: float) -> str:
     return ">99%" if chance > 0.99 else "<1%" if chance < 0.01 else f"{chance:.0%}"
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things, such as `1 node` and `1,000 nodes`."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def quantity(amount: float, unit: str) -> str:
     """Compute in a unit that people read: minutes for small parts of an hour, thousands with a comma."""
     if unit.endswith("-hours") and 0 < amount < 0.5:

@@ -15,6 +15,9 @@ from tasks.types import Prompt
 # Draws without a new problem after which the problems are taken to be used up.
 _PATIENCE = 10_000
 
+MOST_HELD_OUT = 20_000
+"""Most problems that an evaluation gets: they are drawn until so many differ, a few thousand in a second."""
+
 
 @dataclass(frozen=True)
 class Procedural(ABC):
@@ -68,8 +71,12 @@ class Procedural(ABC):
         """The first `n` held-out prompts, all different.
 
         Raises:
-            TaskError: the settings allow fewer different problems.
+            TaskError: the settings allow fewer different problems, or there are more than `MOST_HELD_OUT`.
         """
+        if n > MOST_HELD_OUT:
+            raise TaskError(
+                f"task {self.name} holds out {MOST_HELD_OUT:,} problems at most, {n:,} are asked for: evaluate fewer"
+            )
         return self._distinct(n, held_out=True)
 
     @cached_property

@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 from scalelab.commands.arguments import add_json
+from scalelab.numbers import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +37,9 @@ def run(args: argparse.Namespace) -> int:
     for note in found.notes:
         print(f"note:  {note}")
     counts = (
-        f"{found.steps} steps, {found.groups} groups, {found.evaluations} evaluations, {found.checkpoints} checkpoints"
+        f"{counted(found.steps, 'step')}, {counted(found.groups, 'group')}, "
+        f"{counted(found.evaluations, 'evaluation')}, {counted(found.checkpoints, 'checkpoint')}"
     )
-    verdict = "the books balance" if found.ok else f"{len(found.problems)} things are wrong"
+    verdict = "the books balance" if found.ok else f"{counted(len(found.problems), 'thing')} wrong"
     print(f"{found.run} ({found.status}): {counts}: {verdict}")
     return 0 if found.ok else 1

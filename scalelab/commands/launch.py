@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from scalelab.commands.arguments import add_experiment
 from scalelab.errors import LabError
+from scalelab.numbers import counted
 
 if TYPE_CHECKING:
     from scalelab.launcher.scripts import LaunchJob
@@ -274,7 +275,10 @@ def _job(args: argparse.Namespace, run: Run) -> LaunchJob:
         check_evaluation(run, hardware)
     if args.where == "ray" and len(args.hosts.split(",")) != nodes:
         given = len(args.hosts.split(","))
-        raise LabError(f"the run takes {devices} devices, {nodes} machines of {per_node}; --hosts names {given}")
+        raise LabError(
+            f"the run takes {counted(devices, 'device')}, {counted(nodes, 'machine')} of {per_node}; "
+            f"--hosts names {given}"
+        )
     if args.sft:
         seconds = fine_tuning_seconds(run, hardware, Assumptions())
     else:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.errors import LabError
 from scalelab.hardware import DEVICES
-from scalelab.numbers import quantity
+from scalelab.numbers import counted, quantity
 from scalelab.terminal import plain_line
 
 if TYPE_CHECKING:
@@ -202,12 +202,12 @@ def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assump
     steps, gpu_hours = hours(run, plan)
     nodes = -(-place.trainers // hardware.per_node)
     rest = -(-place.generators // hardware.per_node)
-    shared = ", which the trainer shares" if place.shared else ""
+    engines, shared = counted(place.engines, "engine"), ", which the trainer shares" if place.shared else ""
     print(f"{name} on {place.devices} × {hardware.name}")
     rows = [
         ("parameters", f"{_count(sizes.total)} in all, {_count(sizes.active)} active"),
-        ("trainer", f"{place.trainers} ranks on {nodes} nodes: {_layout(place)}"),
-        ("generators", f"{place.engines} engines on {place.generators} devices, {rest} nodes" + shared),
+        ("trainer", f"{counted(place.trainers, 'rank')} on {counted(nodes, 'node')}: {_layout(place)}"),
+        ("generators", f"{engines} on {counted(place.generators, 'device')}, {counted(rest, 'node')}" + shared),
         ("decoding", f"{plan.decoding.sequences:.0f} sequences an engine, {_speed(plan)}"),
         ("step", _seconds(run, plan)),
         ("budget", _budget(run, steps, gpu_hours)),
@@ -216,7 +216,8 @@ def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assump
         spent = quantity(tuned["most_gpu_hours"], run.compute_unit)
         cost = f"at most {tuned['most_seconds_per_step']:.1f} s a step, {spent}"
         price = paid(run.budget.cost(tuned["most_gpu_hours"]))
-        rows.append(("fine-tuning", f"{tuned['steps']:,} steps on {tuned['ranks']} ranks; {cost}{price}"))
+        on = f"{counted(run.sft.steps, 'step')} on {counted(run.sft.trainers, 'rank')}"
+        rows.append(("fine-tuning", f"{on}; {cost}{price}"))
     graded = reward_seconds(run)
     rewards = f"; {graded:.3g} s of processor time a step for rewards" if graded else ""
     rows.append(("verifiers", f"{place.verifiers}{rewards}"))
@@ -224,7 +225,7 @@ def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assump
     rows.append(
         (
             "evaluation",
-            f"{one.completions:,} completions, {one.seconds:,.0f} s of {one.engines} of {place.engines} engines, "
+            f"{one.completions:,} completions, {one.seconds:,.0f} s of {one.engines} of {engines}, "
             f"{quantity(one.device_hours, run.compute_unit)}",
         )
     )
@@ -284,7 +285,7 @@ def _budget(run: Run, steps: int, gpu_hours: float) -> str:
     limit = (
         "" if run.budget.hours is None else f", as Budget.{'steps' if steps == run.budget.steps else 'hours'} ends it"
     )
-    return f"{steps:,} steps, {quantity(gpu_hours, run.compute_unit)}{paid(run.budget.cost(gpu_hours))}{limit}"
+    return f"{counted(steps, 'step')}, {quantity(gpu_hours, run.compute_unit)}{paid(run.budget.cost(gpu_hours))}{limit}"
 
 
 def _proposal(proposal: RunPlan | None, hardware: Device) -> str:

@@ -27,7 +27,7 @@ from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.experiment.resolved import Resolved
 from scalelab.hardware import DEVICES, device
-from scalelab.numbers import quantity
+from scalelab.numbers import counted, quantity
 from scalelab.plan.check import usual
 from scalelab.plan.driver import driver_warning
 from scalelab.plan.lengths import Recorded, fitting_prompt, lengths_of
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     print_table([*_rows(setting, found), verifiers], ("", *found))
     print(f"\nrates: {', '.join(f'{name}={value:.3g}' for name, value in _json(setting)['rates'].items())}")
     spent = f"{quantity(steps * each, resolved.run.compute_unit)}{paid(budget.cost(steps * each))}"
-    print(f"\nbudget: {steps:,} steps, {spent}")
+    print(f"\nbudget: {counted(steps, 'step')}, {spent}")
     warning = driver_warning(max(one.driver for one in found.values()))
     short = _too_short(resolved.run, setting, found["split"])
     for line in (*running_out(resolved.run, draws(resolved.run, steps)), *filter(None, [warning, short])):

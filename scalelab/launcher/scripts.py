@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalelab.numbers import counted
+
 NODE_SETUP = """\
 # Print NCCL's warnings, such as why a connection failed, and not its other messages.
 export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
@@ -52,6 +54,10 @@ class LaunchJob:
     nodes: int
     grace: int
     command: str = "run"
+
+    def size(self, node: str) -> str:
+        """Devices and nodes, by the word for one of these: `80 devices on 10 machines`."""
+        return f"{counted(self.devices, 'device')} on {counted(self.nodes, node)}"
 
     @property
     def name(self) -> str:
@@ -118,7 +124,7 @@ def slurm(
     source = f"test -r {file}\nset +eu\nsource {file}\nset -eu\n" if setup else ""
     return f"""\
 #!/usr/bin/env bash
-# {job.devices} devices on {job.nodes} nodes; written by `scalelab launch slurm`. Submitted again, it resumes the run.
+# {job.size("node")}; written by `scalelab launch slurm`. Submitted again, it resumes the run.
 {_slurm_options(job, time, partition, cores)}
 set -euo pipefail
 cd {here}
@@ -168,7 +174,7 @@ def ray_yaml(job: LaunchJob, checkout: Path, user: str, hosts: Sequence[str]) ->
     )
     start = ".venv/bin/ray start --disable-usage-stats"
     return f"""\
-# {job.devices} devices on {job.nodes} machines; written by `scalelab launch ray`. All need rsync, and {head}
+# {job.size("machine")}; written by `scalelab launch ray`. All need rsync, and {head}
 # starts Ray on the others: {user} must reach it from here, and them from there, by ssh without a password. First, here:
 #     .venv/bin/ray get-auth-token --generate && chmod 600 ~/.ray/auth_token && .venv/bin/ray up THIS_FILE
 # then, on {head}, where /tmp/ray/session_latest/logs/monitor.* tell why a machine does not join:
@@ -220,7 +226,7 @@ def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int |
     """
     entry = f"sh -c {shlex.quote(shlex.join(['scalelab', *job.words]) + _resumed(job))}"
     return f"""\
-# {job.devices} devices on {job.nodes} nodes; written by `scalelab launch k8s`. Keep other pods off its ports.
+# {job.size("node")}; written by `scalelab launch k8s`. Keep other pods off its ports.
 # To go on with a run whose job has ended: kubectl delete rayjob {job.name_of_folder}, then submit this again.
 apiVersion: ray.io/v1
 kind: RayJob

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from moe.model.size import BYTES
-from moe.settings import TrainerSetup
+from moe.settings import Layout, Recompute, TrainerSetup
 from scalelab.hardware import Device
-from scalelab.plan.shape import shape
+from scalelab.plan.shape import remembered, shape
 
 _TENSOR = {"none": (3, 2), "selective": (3, 2), "full": (4, 3)}
 """All-gathers and reduce-scatters of the hidden states in an attention block: forward, backward, and once more."""
@@ -51,9 +51,14 @@ def exchanged_bytes(hf_config: dict[str, Any], config: TrainerSetup, stage: int 
         config: layout, type and recomputation.
         stage: the rank's pipeline stage, from the end if it is negative.
     """
-    arch, layout, again = shape(hf_config), config.layout, config.recompute
-    state = arch.fields["hidden_size"] * BYTES[config.dtype]
-    count, stage = len(arch.layers) // layout.pipeline, stage % layout.pipeline
+    return _exchanged(hf_config, config.layout, config.recompute, config.dtype, stage % config.layout.pipeline)
+
+
+@remembered
+def _exchanged(hf_config: dict[str, Any], layout: Layout, again: Recompute, dtype: str, stage: int) -> ExchangedBytes:
+    arch = shape(hf_config)
+    state = arch.fields["hidden_size"] * BYTES[dtype]
+    count = len(arch.layers) // layout.pipeline
     tensor = expert = expert_tensor = 0.0
     for plan in arch.layers[stage * count : (stage + 1) * count]:
         tensor += sum(_TENSOR[again]) * state

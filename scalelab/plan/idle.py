@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from scalelab.hardware import Device, Hardware
+from scalelab.numbers import counted
 from scalelab.plan.planner import RunPlan, plan_of, propose
 from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
@@ -79,7 +80,7 @@ def _ways(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> Iter
         yield f"Recipe.prompts_per_step={found[0]} leaves it idle for {_said(found[1])}"
     if found := _busiest(with_engines):
         more = (found[0] - place.engines) * place.generator.tensor_parallel
-        yield f"Cluster.generators={found[0]}, {more} devices more, leaves it idle for {_said(found[1])}"
+        yield f"Cluster.generators={found[0]}, {counted(more, 'device')} more, leaves it idle for {_said(found[1])}"
 
 
 def _said(plan: RunPlan) -> str:

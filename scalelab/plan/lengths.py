@@ -6,6 +6,7 @@ Axes: `_P` prompts, `_G` the generations of one prompt.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -93,22 +94,14 @@ class LogNormal:
         tokens_PG = self.median * np.exp(log_PG)
         if self.interrupt is not None:
             place_PG = rng.integers(*self.interrupt, size=tokens_PG.shape, endpoint=True)
-            tokens_PG = self._interrupted(tokens_PG, place_PG)
+            tokens_PG = self.interrupted(tokens_PG, place_PG)
         return np.clip(np.rint(tokens_PG), 1, self.max_tokens).astype(np.int64)
 
     def moments(self) -> Moments:
         """Compute the moments from `LEVELS` evenly spaced quantiles of the length and `PLACES` of the interruption."""
-        from scipy.special import ndtri
+        return _moments(self)
 
-        tokens = self.median * np.exp(self.sigma * ndtri((np.arange(LEVELS) + 0.5) / LEVELS))
-        if self.interrupt is not None:
-            first, last = self.interrupt
-            places = first + (last - first) * (np.arange(PLACES) + 0.5) / PLACES
-            tokens = self._interrupted(tokens, places[:, None])
-        tokens = np.clip(tokens, 1, self.max_tokens)
-        return Moments(float(tokens.mean()), float((tokens**2).mean()), self.max_tokens)
-
-    def _interrupted(self, tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
+    def interrupted(self, tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
         """End what is longer than its place there, plus the answer."""
         assert self.interrupt is not None
         return np.where(tokens > places, places + ANSWER_SHARE * (self.max_tokens - self.interrupt[1]), tokens)
@@ -116,6 +109,19 @@ class LogNormal:
     def describe(self) -> str:
         """Describe the distribution in words."""
         return f"log-normal, median {self.median:g}, sigma {self.sigma:g}, at most {self.max_tokens} tokens"
+
+
+@lru_cache(maxsize=512)
+def _moments(of: LogNormal) -> Moments:
+    from scipy.special import ndtri
+
+    tokens = of.median * np.exp(of.sigma * ndtri((np.arange(LEVELS) + 0.5) / LEVELS))
+    if of.interrupt is not None:
+        first, last = of.interrupt
+        places = first + (last - first) * (np.arange(PLACES) + 0.5) / PLACES
+        tokens = of.interrupted(tokens, places[:, None])
+    tokens = np.clip(tokens, 1, of.max_tokens)
+    return Moments(float(tokens.mean()), float((tokens**2).mean()), of.max_tokens)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ experts); the reserve is an assumption.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from moe.model.architectures import LayerPlan
 from moe.model.size import BYTES
 from moe.settings import LOGITS_AT_ONCE, TrainerSetup
-from scalelab.plan.shape import shape
+from scalelab.plan.shape import remembered, shape
 from scalelab.plan.sizes import held
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.transfer.sizes import MESSAGE, PARCEL
@@ -45,7 +45,7 @@ class TrainerMemory:
     @property
     def total(self) -> float:
         """Sum of all kinds."""
-        return sum(asdict(self).values())
+        return sum(vars(self).values())
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class GeneratorMemory:
     @property
     def total(self) -> float:
         """Sum of all kinds."""
-        return sum(asdict(self).values())
+        return sum(vars(self).values())
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,7 @@ def activation_bytes(hf_config: dict[str, Any], config: TrainerSetup, longest: i
     arch = shape(hf_config)
     layout, hidden = config.layout, arch.fields["hidden_size"]
     row = max(config.tokens_per_micro_batch, longest) / layout.context
-    count = len(arch.layers) // layout.pipeline
-    mine = arch.layers[stage * count : (stage + 1) * count]
-    plans = Counter(mine)
+    plans = _layers(hf_config, layout.pipeline, stage)
     kept = sum(count * layer_elements(arch.fields, plan, config, config.recompute) for plan, count in plans.items())
     if stage == layout.pipeline - 1:
         kept += hidden / layout.tensor + hidden  # the last norm's input, and the head's, which every rank has whole
@@ -144,6 +142,14 @@ def activation_bytes(hf_config: dict[str, Any], config: TrainerSetup, longest: i
     if config.recompute != "none":
         working = max(layer_elements(arch.fields, plan, config, "none") for plan in plans)
     return row * BYTES[config.dtype] * ((layout.pipeline - stage) * kept + working)
+
+
+@remembered
+def _layers(hf_config: dict[str, Any], pipeline: int, stage: int) -> Counter[LayerPlan]:
+    """Layers of a stage by kind."""
+    layers = shape(hf_config).layers
+    count = len(layers) // pipeline
+    return Counter(layers[stage * count : (stage + 1) * count])
 
 
 def layer_elements(fields: dict[str, Any], plan: LayerPlan, config: TrainerSetup, recompute: str) -> float:

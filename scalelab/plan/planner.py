@@ -24,7 +24,7 @@ from scalelab.plan.memory import (
     trainer_memory,
 )
 from scalelab.plan.placement import Placement, placement, room_for_engines, verifiers_on
-from scalelab.plan.shape import parameter_counts
+from scalelab.plan.shape import parameter_counts, remembered
 from scalelab.plan.speed import (
     Assumptions,
     Decoding,
@@ -38,6 +38,9 @@ from scalelab.plan.step_time import StepTime
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.split import split_problem
 from scalelab.run.config import Run
+
+POWERS = (1, 2, 4, 8, 16, 32)
+"""Sizes of an axis of a layout that are tried."""
 
 
 @dataclass(frozen=True)
@@ -258,11 +261,10 @@ def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Train
         cuts = layout.tensor * layout.pipeline * layout.context
         return training_seconds(hf, config, ranks, completions, length, device, assumed) * (1 + 0.03 * cuts)
 
-    longest = run.generator.max_model_len
+    longest, sending = run.generator.max_model_len, _sending(run)
     cheapest_first = sorted(_trainer_configs(run, ranks, device), key=cost)
 
     def fits(config: TrainerSetup) -> bool:
-        sending = _sending(run)
         if trainer_memory(hf, config, ranks, longest, device.gpu, sending).total > device.memory_gib:
             return False
         cluster = run.cluster
@@ -302,18 +304,27 @@ def _counts(gpus: int, device: Device) -> list[int]:
 
 
 def _trainer_configs(run: Run, ranks: int, device: Device) -> Iterator[TrainerSetup]:
-    hf = run.model.to_hf()
-    tensors = [n for n in (1, 2, 4, 8) if n <= device.per_node]
-    powers = [n for n in (1, 2, 4, 8, 16, 32) if ranks % n == 0]
-    for tensor, pipeline, context, expert in itertools.product(tensors, powers, powers, powers):
-        layout = Layout(tensor=tensor, pipeline=pipeline, context=context, expert=expert)
-        shared = (tensor * pipeline * context, pipeline * expert)
-        if all(ranks % n == 0 for n in shared) and _valid(hf, layout, ranks):
+    setup = run.trainer_setup
+    for layout in _layouts(run.model.to_hf(), device.per_node):
+        shared = layout.tensor * layout.pipeline * layout.context, layout.pipeline * layout.expert
+        if all(ranks % n == 0 for n in (*shared, layout.expert)):
             for recompute in RECOMPUTE:
-                yield replace(run.trainer_setup, layout=layout, recompute=recompute)
+                yield replace(setup, layout=layout, recompute=recompute)
 
 
-def _valid(hf: dict[str, Any], layout: Layout, ranks: int) -> bool:
+@remembered
+def _layouts(hf_config: dict[str, Any], per_node: int) -> list[Layout]:
+    """Layouts that cut a model, with tensor ranks on one node; what divides the ranks is not asked here."""
+    tensors = [n for n in POWERS if n <= min(8, per_node) and _cut(hf_config, Layout(tensor=n), n)]
+    pipelines = [n for n in POWERS if _cut(hf_config, Layout(pipeline=n), n)]
+    experts = [n for n in POWERS if _cut(hf_config, Layout(expert=n), n)]
+    return [
+        Layout(tensor=tensor, pipeline=pipeline, context=context, expert=expert)
+        for tensor, pipeline, context, expert in itertools.product(tensors, pipelines, POWERS, experts)
+    ]
+
+
+def _cut(hf: dict[str, Any], layout: Layout, ranks: int) -> bool:
     try:
         check_layout(hf, layout, ranks)
     except MoeError:

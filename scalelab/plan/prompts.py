@@ -65,7 +65,8 @@ def draws(run: Run, steps: int) -> dict[str, PromptDraws]:
         steps: its optimiser steps.
     """
     shares = task_shares([task.name for task in run.tasks], run.task_weights)
-    drawn = sum(run.recipe.prompts_at(step) for step in range(steps))
+    grow = min(steps, run.recipe.prompts_grow_until or 0)  # then each step draws as many
+    drawn = sum(map(run.recipe.prompts_at, range(grow))) + (steps - grow) * run.recipe.prompts_per_step
     found: dict[str, PromptDraws] = {}
     for task in run.tasks:
         if size := different_prompts(task):

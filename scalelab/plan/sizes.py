@@ -7,17 +7,17 @@ a multiple of 64 elements, a bucket ends at a common multiple of 128 and the dat
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from moe.model.architectures import Architecture, LayerPlan, latent_matrices, latent_norms
 from moe.model.size import BYTES
 from moe.settings import Layout, OptimizerConfig
-from scalelab.plan.shape import shape
+from scalelab.plan.shape import remembered, shape
 
 _PARAM, _BUCKET = 64, 128
 _MOMENTS = 8  # first and second moment, fp32
@@ -90,10 +90,8 @@ def held(
         settings: where and in which type the optimiser keeps its state; None for fp32 on the device.
     """
     settings = settings or OptimizerConfig()
-    mine = _parameters(json.dumps(hf_config, sort_keys=True), layout, stage)
     weights = gradients = optimizer = 0
-    for expert, ranks, place in zip((False, True), data_ranks(layout, world), places):
-        elements, own, tensors = _buffer([p for p in mine if p.expert == expert], ranks, place)
+    for elements, own, tensors in _buffers(hf_config, layout, world, stage, places):
         weights += elements * BYTES[dtype]
         gradients += elements * 4
         optimizer += _optimizer_bytes(own, tensors, dtype, settings)
@@ -102,9 +100,8 @@ def held(
 
 def optimizer_elements(hf_config: dict[str, Any], layout: Layout, world: int) -> int:
     """Parameters whose optimiser step is a rank's own, where its share of what data-parallel ranks hold is largest."""
-    config, ranks = json.dumps(hf_config, sort_keys=True), [*enumerate(data_ranks(layout, world))]
-    stages = [_parameters(config, layout, stage) for stage in {0, layout.pipeline - 1}]
-    return max(sum(_buffer([p for p in mine if p.expert == of], n, 0)[1] for of, n in ranks) for mine in stages)
+    stages = [_buffers(hf_config, layout, world, stage, (0, 0)) for stage in {0, layout.pipeline - 1}]
+    return max(sum(own for _, own, _ in buffers) for buffers in stages)
 
 
 def _optimizer_bytes(elements: int, tensors: int, dtype: str, settings: OptimizerConfig) -> int:
@@ -120,23 +117,44 @@ def _optimizer_bytes(elements: int, tensors: int, dtype: str, settings: Optimize
     return elements * (_MOMENTS + (4 if dtype == "bfloat16" else 0)) + tensors * _STEP
 
 
-@lru_cache(maxsize=8192)
-def _parameters(text: str, layout: Layout, stage: int) -> tuple[Parameter, ...]:
-    return tuple(rank_parameters(json.loads(text), layout, stage))
+@remembered
+def _buffers(
+    hf_config: dict[str, Any], layout: Layout, world: int, stage: int, places: tuple[int, int]
+) -> tuple[tuple[int, int, int], ...]:
+    """Elements of a rank's two buffers; and of its share of each, elements and parameters that reach into it."""
+    outside, experts = _spans(hf_config, replace(layout, context=1), stage)  # context ranks cut no parameter
+    (ranks, ranks_of_experts), (place, place_of_experts) = data_ranks(layout, world), places
+    return _shared(outside, ranks, place), _shared(experts, ranks_of_experts, place_of_experts)
 
 
-def _buffer(params: list[Parameter], ranks: int, place: int) -> tuple[int, int, int]:
-    """Elements of a buffer; and of one rank's share of it, elements and parameters that reach into it."""
-    total = own = tensors = 0
+@remembered
+def _spans(hf_config: dict[str, Any], layout: Layout, stage: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Begin and end of parameters in the buckets, `int64[2, parameters]`, outside the experts and of the experts."""
+    mine = list(rank_parameters(hf_config, layout, stage))
+    outside, experts = (_laid_out([one for one in mine if one.expert == expert]) for expert in (False, True))
+    return outside, experts
+
+
+def _laid_out(params: list[Parameter]) -> list[np.ndarray]:
+    found = []
     for bucket in _buckets(params):
         spans, at = [], 0
         for param in bucket:
             start = _up(at, _PARAM)
             spans.append((start, at := start + param.size))
-        size = _up(at, math.lcm(ranks, _BUCKET))
+        found.append(np.array(spans, np.int64).T)
+    return found
+
+
+def _shared(buckets: list[np.ndarray], ranks: int, place: int) -> tuple[int, int, int]:
+    """Elements of a buffer; and of one rank's share of it, elements and parameters that reach into it."""
+    total = own = tensors = 0
+    for start_P, end_P in buckets:
+        size = _up(int(end_P[-1]), math.lcm(ranks, _BUCKET))
         first, last = place * size // ranks, (place + 1) * size // ranks
-        cuts = [cut for start, end in spans if (cut := min(end, last) - max(start, first)) > 0]
-        total, own, tensors = total + size, own + sum(cuts), tensors + len(cuts)
+        cut_P = np.minimum(end_P, last) - np.maximum(start_P, first)
+        inside = cut_P > 0
+        total, own, tensors = total + size, own + int(cut_P[inside].sum()), tensors + int(inside.sum())
     return total, own, tensors
 
 

@@ -22,7 +22,7 @@ from scalelab.hardware import Device
 from scalelab.plan.exchanges import exchange_seconds
 from scalelab.plan.lengths import PROMPT, Moments
 from scalelab.plan.preemption import computed_again, usual_context
-from scalelab.plan.shape import parameter_counts, shape
+from scalelab.plan.shape import parameter_counts, remembered, shape
 from scalelab.plan.sizes import optimizer_elements
 from scalelab.rollout.config import GeneratorSetup
 
@@ -77,6 +77,7 @@ class Assumptions:
     host_adam: float = 0.6
 
 
+@remembered
 def attention_flops(hf_config: dict[str, Any], tokens: float, square: float) -> float:
     """Forward pass of attention over a sequence, Q·Kᵀ and the sum over V: 2 · 2 · (L²/2) · heads · head size a layer.
 
@@ -89,6 +90,7 @@ def attention_flops(hf_config: dict[str, Any], tokens: float, square: float) -> 
     return 2.0 * width * pairs
 
 
+@remembered
 def training_flops(
     hf_config: dict[str, Any],
     recompute: str,
@@ -175,6 +177,7 @@ def _sequence(length: Moments, assumed: Assumptions) -> tuple[float, float]:
     return length.mean + prompt, length.square + 2 * prompt * length.mean + prompt**2
 
 
+@remembered
 def slowest_stretch(hf_config: dict[str, Any], row: int, tokens: float, square: float, parts: int) -> float:
     """Pairs of attention on the context rank that has most of them, by the mean of all: the others wait for it.
 
@@ -228,6 +231,7 @@ def _mixture_mfu(hf_config: dict[str, Any], device: Device, assumed: Assumptions
     return assumed.expert_mfu * (min(1.0, width / assumed.narrow) ** 0.5 if device.gpu else 1.0)
 
 
+@remembered
 def _routed_share(hf_config: dict[str, Any]) -> float:
     """Share of the active parameters of the layers that is in routed experts."""
     counts, fields = parameter_counts(hf_config), shape(hf_config).fields

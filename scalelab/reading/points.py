@@ -16,6 +16,7 @@ import numpy as np
 
 from scalelab.arrays import Array
 from scalelab.errors import LabError
+from scalelab.numbers import counted
 from scalelab.reading.cells import Numbers, blank, hours_since_first, numbers
 from scalelab.reading.columns import Part, Recognised
 from scalelab.reading.curve import Curve, FitWindow, binomial_stderr, check_numbers, checked_curve
@@ -379,7 +380,10 @@ def _averaged(item: Curve) -> Curve:
         stderr_N=None if errors_N is None else np.sqrt(average(place_N, errors_N**2) / count_M),
         seed_N=np.rint(average(place_N, item.seed_N.astype(float))).astype(int),
         other_N={name: average(place_N, value_N) for name, value_N in item.other_N.items()},
-        notes=(*item.notes, f"averaged: {len(item) - len(count_M)} evaluations at the same compute as another"),
+        notes=(
+            *item.notes,
+            f"averaged: {counted(len(item) - len(count_M), 'evaluation')} at the same compute as another",
+        ),
     )
     return averaged
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from scalelab.arrays import Array
 from scalelab.errors import LabError
+from scalelab.numbers import counted
 from scalelab.reading import tensorboard
 from scalelab.reading.branches import copies, counted_once, with_trunks_told
 from scalelab.reading.cells import numbers
@@ -364,7 +365,7 @@ def _mean(members: Sequence[tuple[Curve, float]]) -> Curve:
     left = sum(len(item) for item, _ in members) - sum(len(item) for item, _ in parts)
     notes = [f"mean of {', '.join(f'{item.task} ({share:.0%})' for item, share in parts)}"]
     if left:
-        notes.append(f"{left} evaluations of single tasks are at places where others have none, and were left out")
+        notes.append(f"left out: {counted(left, 'evaluation')} of single tasks, where others have none")
     return replace(
         parts[0][0],
         task="mean",

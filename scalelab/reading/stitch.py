@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalelab.arrays import Array
+from scalelab.numbers import counted
 from scalelab.reading.settings import Repeats
 
 FEW = 4
@@ -126,7 +127,7 @@ def _resumption(places: Array, lost: int, unit: str) -> str:
     """The note on a run that was resumed, at these compute or, without a unit, at these steps."""
     listing = ", ".join(f"{place:,.6g}" for place in places[:3]) + (", …" if len(places) > 3 else "")
     at = f"{listing} {unit}" if unit else f"step {listing}"
-    return f"resumed at {at}: {lost} evaluations of the part that was lost left out"
+    return f"resumed at {at}: {counted(lost, 'evaluation')} of the part that was lost left out"
 
 
 def _restart(place_N: Array, keep_M: np.ndarray, back_M: np.ndarray) -> int | None:

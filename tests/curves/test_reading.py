@@ -185,7 +185,7 @@ def test_the_mean_of_tasks_has_their_errors_as_independent(tmp_path: Path) -> No
     assert y.stderr_N is not None
     assert mean.stderr_N is not None
     np.testing.assert_allclose(mean.stderr_N, np.hypot(0.25 * x.stderr_N[:-1], 0.75 * y.stderr_N))
-    assert any("1 evaluations of single tasks" in note for note in mean.notes)
+    assert any("1 evaluation of single tasks" in note for note in mean.notes)
 
 
 def test_one_repeated_evaluation_gives_the_same_points_to_fit_page_report_notebook_and_trackers(
@@ -264,7 +264,7 @@ def test_a_table_in_any_order_keeps_all_or_says_what_was_lost(compute: list[floa
     found = stitch(np.array(shuffled), np.linspace(0, 1, len(shuffled)), None, "refuse", False, "hours")
     lost = len(compute) - len(found.keep_M)
     assert [shuffled[at] for at in found.keep_M] == sorted(shuffled[at] for at in found.keep_M)
-    assert lost == 0 or any(f": {lost} evaluations of the part that was lost" in note for note in found.notes)
+    assert lost == 0 or any(f": {lost} evaluation" in note for note in found.notes)
 
 
 @given(st.lists(st.floats(-1e12, 1e12, allow_nan=False), max_size=8))
@@ -363,7 +363,7 @@ def test_a_log_of_the_last_part_of_a_run_is_refused_from_four_evaluations_on(tmp
 def test_a_resumed_log_that_leaps_ahead_within_what_it_had_is_known_as_resumed() -> None:
     steps = np.array([1.0, 2, 3, 4, 10, 5, 8, 11, 12])
     found = stitch(steps, steps / 20, steps, "refuse", resumed=False, unit="")
-    assert found.notes == ("resumed at step 5: 1 evaluations of the part that was lost left out",)
+    assert found.notes == ("resumed at step 5: 1 evaluation of the part that was lost left out",)
     assert steps[found.keep_M].tolist() == [1, 2, 3, 4, 5, 8, 11, 12]
 
 

@@ -211,7 +211,7 @@ def test_a_cluster_is_described_by_what_ray_says_of_its_nodes() -> None:
     dead = {"Alive": False, "Resources": {"GPU": 8.0}}
     hardware = of_ray([head, node, node, dead])
     assert (hardware.count, hardware.device) == (16, device("h100"))
-    with pytest.raises(LabError, match=r"cluster of 1 nodes has no GPU: .* or bind Cluster.device = 'cpu'"):
+    with pytest.raises(LabError, match=r"cluster of 1 node has no GPU: .* or bind Cluster.device = 'cpu'"):
         of_ray([head])
     with pytest.raises(LabError, match="mixes H100, H200"):
         of_ray([node, {"Alive": True, "Resources": {"GPU": 8.0, "accelerator_type:H200": 1.0}}])
