@@ -169,8 +169,8 @@ def test_benchmarks_of_several_runs_in_one_wide_table_have_a_weighted_mean(
         *(("a", "aime24"), ("a", "math500"), ("b", "aime24"), ("b", "math500")), ("a", "mean"), ("b", "mean"),
     ]  # fmt: skip
     np.testing.assert_allclose(curves[-1]["pass_rate"], [(3 * r + r / 2) / 4 for r in RATE])
-    alone = said(capsys, "read", str(tmp_path / "wide.csv"), "--mean", "aime24")["sources"][0]["curves"]
-    assert alone[-1]["pass_rate"] == alone[-4]["pass_rate"], "the mean of one task is that task"
+    single = said(capsys, "read", str(tmp_path / "wide.csv"), "--mean", "aime24")["sources"][0]["curves"]
+    assert single[-1]["pass_rate"] == single[-4]["pass_rate"], "the mean of one task is that task"
     for number in ("1.2.3", "1..2", "."):
         assert main(["read", str(tmp_path / "wide.csv"), "--mean", f"aime24={number},math500"]) == 1
         assert "write NAME=NUMBER with commas between them" in capsys.readouterr().err
