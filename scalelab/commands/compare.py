@@ -358,8 +358,9 @@ def print_calibration(found: Calibration) -> None:
     """Print how often each word is said of simulated recipes, by their true difference from the baseline."""
     for task, lines in found.rates.items():
         first = lines[0]
+        seeds = f"{first.seeds} seed{'s' * (first.seeds > 1)}"
         print(
-            f"{task or 'all'}: {first.pairs} simulated verdicts for each difference, {first.seeds} seeds of each, "
+            f"{task or 'all'}: {first.pairs} simulated verdicts for each difference, {seeds} of each, "
             f"{first.evaluations} evaluations, seeds spread by {first.spread:.3g}; error of verdicts {first.error:g}"
         )
         header = ["true difference", "better", "worse", "equal", "cannot tell", "wrong", "interval holds"]

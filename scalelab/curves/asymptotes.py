@@ -62,7 +62,8 @@ def asymptotes_note(entries: Sequence[ComparedRun]) -> str:
     """The order of the asymptotes in a sentence, or that it cannot be told."""
     seen = [entry.analysis.seen for entry in entries]
     way = "way" if any(entry.analysis.falls for entry in entries) else "gain"
-    share = f"{min(seen):.0%} to {max(seen):.0%} of the {way} was seen"
+    ends = dict.fromkeys(f"{one:.0%}" for one in (min(seen), max(seen)))
+    share = f"{' to '.join(ends)} of the {way} was seen"
     apart = [entry for entry in entries if not entry.analysis.stands]
     shapes = "no other shape goes beyond"
     if any(len(entry.analysis.draws().names) == 1 for entry in entries):

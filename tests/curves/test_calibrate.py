@@ -157,7 +157,7 @@ def test_the_command_prints_the_rates(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "give at least 10" in capsys.readouterr().err
     assert main(["compare", *sources, "--calibrate", "10"]) == 0
     out = capsys.readouterr().out
-    assert "10 simulated verdicts for each difference, 1 seeds of each, 9 evaluations" in out
+    assert "10 simulated verdicts for each difference, 1 seed of each, 9 evaluations" in out
     assert "true difference" in out
     row = next(line for line in out.splitlines() if line.strip().startswith("+0.000"))
     assert row.count(" of 10") == 6, "ten verdicts carry no percentages"

@@ -129,6 +129,13 @@ def test_the_order_by_asymptotes_is_told_with_its_ties_where_all_gain_was_seen()
     assert note.endswith("= joins those whose A tie, in the order of their B): near = top, low")
 
 
+def test_the_share_of_the_gain_that_was_seen_is_a_range_only_where_recipes_differ() -> None:
+    base, *_, late = recipes()
+    twin = replace(base, fit=replace(base.fit, curve=replace(base.fit.curve, run="twin")))
+    assert re.search(rf"(?<!to ){base.seen:.0%} of the gain was seen", compare([base, twin])[0].notes[1])
+    assert f"{late.seen:.0%} to {base.seen:.0%} of the gain was seen" in compare([base, late])[0].notes[1]
+
+
 def test_tie_rules() -> None:
     analyses = recipes()
     names = [[item.fit.curve.run for item in group] for group in tie_groups(analyses, "margin", 0.02)]
