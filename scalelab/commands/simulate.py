@@ -129,7 +129,13 @@ def _on_devices(resolved: Resolved, devices: int | None) -> Resolved:
 
 
 def _too_short(run: Run, setting: SimulationSettings, figures: Figures) -> str | None:
-    """Say that the simulated hours have no whole period of evaluations; None where they have, or none is simulated."""
+    """Say that the simulated hours are a beginning, or have no whole period of evaluations; None where neither is."""
+    if not figures.settled:
+        hours = math.ceil(10 * 4 * setting.period * figures.seconds_per_step / 3600) / 10
+        return (
+            f"only the beginning was simulated, {counted(figures.steps, 'step')} in which the pipeline fills: --hours "
+            f"{hours:g} has enough"
+        )
     if setting.evaluations is None or figures.periods:
         return None
     period = run.evaluation.period(figures.device_hours_per_step)

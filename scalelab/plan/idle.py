@@ -21,9 +21,6 @@ SHORTER = 0.9
 CHEAPER = 0.7
 """Share of a batch's growth from which the step's growth makes a larger batch no better use of the devices."""
 
-SEARCHED = 1024
-"""Devices up to which another split is looked for, which takes seconds."""
-
 BUSY = 0.1
 """Share of a step for which a trainer stands idle with a batch, or engines, that are proposed; else the least."""
 
@@ -54,13 +51,12 @@ def idle(plan: RunPlan) -> float:
 
 def _faster(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> Iterator[str]:
     place = plan.placement
-    if place.devices <= SEARCHED:
-        other = propose(run, Hardware(device, place.devices), assumed)
-        if other is not None and other.seconds["step"] < SHORTER * plan.seconds["step"]:
-            yield (
-                f"the same devices take {other.seconds['step']:.1f} s a step in place of {plan.seconds['step']:.1f} "
-                f"with {other.placement.options(device.name)}"
-            )
+    other = propose(run, Hardware(device, place.devices), assumed)
+    if other is not None and other.seconds["step"] < SHORTER * plan.seconds["step"]:
+        yield (
+            f"the same devices take {other.seconds['step']:.1f} s a step in place of {plan.seconds['step']:.1f} "
+            f"with {other.placement.options(device.name)}"
+        )
 
 
 def _ways(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> Iterator[str]:
@@ -78,7 +74,7 @@ def _ways(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> Iter
     found, batch = _busiest(with_batch), run.recipe.prompts_per_step
     if found and found[1].seconds["step"] / plan.seconds["step"] < CHEAPER * found[0] / batch:
         yield f"Recipe.prompts_per_step={found[0]} leaves it idle for {_said(found[1])}"
-    if found := _busiest(with_engines):
+    if (found := _busiest(with_engines)) and found[1].step_hours < plan.step_hours:
         more = (found[0] - place.engines) * place.generator.tensor_parallel
         yield f"Cluster.generators={found[0]}, {counted(more, 'device')} more, leaves it idle for {_said(found[1])}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -108,13 +109,14 @@ def room_for_engines(place: Placement, nodes: Sequence[int]) -> int:
         place: the ranks, and the devices of an engine.
         nodes: devices of each node.
     """
-    free = list(nodes)
+    free = Counter(nodes)  # nodes with so many free devices
     for bundle in packed(place.trainers, place.per_node):
-        tightest = min((node for node, left in enumerate(free) if left >= bundle), key=free.__getitem__, default=None)
+        tightest = min((left for left, count in free.items() if count and left >= bundle), default=None)
         if tightest is None:
             return 0
-        free[tightest] -= bundle
-    return sum(left // place.generator.tensor_parallel for left in free)
+        free[tightest] -= 1
+        free[tightest - bundle] += 1
+    return sum(left // place.generator.tensor_parallel * count for left, count in free.items())
 
 
 def resize(run: Run, gpus: int) -> Placement:

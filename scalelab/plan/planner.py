@@ -41,6 +41,8 @@ from scalelab.run.config import Run
 
 POWERS = (1, 2, 4, 8, 16, 32)
 """Sizes of an axis of a layout that are tried."""
+TRIED = 256
+"""Numbers of trainer ranks that a search tries at most: more take minutes."""
 
 
 @dataclass(frozen=True)
@@ -298,8 +300,10 @@ def engines(run: Run, device: Device) -> Iterator[GeneratorSetup]:
 
 
 def _counts(gpus: int, device: Device) -> list[int]:
-    """Trainer ranks to try: whole nodes, or single devices where there are few."""
+    """Trainer ranks to try: whole nodes, or single devices where there are few; of many nodes `TRIED` at most."""
     step = device.per_node if gpus > 2 * device.per_node else 1
+    while gpus > TRIED * step:
+        step *= 2  # which layouts divide more often than they do another number
     return list(range(step, gpus, step))
 
 

@@ -82,6 +82,8 @@ class Figures:
     """Evaluations that ended."""
     periods: int = 0
     """Whole periods from one evaluation that was due to another in the steps looked at."""
+    settled: bool = True
+    """False if the steps looked at are the run's first, as too few were simulated to leave these out."""
     evaluation_seconds: float | None = None
     """Mean time that one took; None if none ended."""
 
@@ -150,6 +152,7 @@ def _figures(setting: SimulationSettings, shape: Shape, simulation: Simulation) 
         handled_per_second=did.finished / did.wall,
         evaluations=len(simulation.evaluated),
         periods=periods,
+        settled=begin.steps > 0,
         evaluation_seconds=fmean(simulation.evaluated) if simulation.evaluated else None,
     )
 

@@ -16,7 +16,9 @@ from moe.model.architectures import architecture
 from scalelab.cli import main
 from scalelab.experiment import resolve
 from scalelab.hardware import Hardware, device
-from scalelab.plan.planner import propose
+from scalelab.plan import idle
+from scalelab.plan.placement import resize
+from scalelab.plan.planner import plan_of, propose
 from scalelab.plan.prompts import draws
 from scalelab.plan.sizes import rank_parameters
 from scalelab.plan.speed import Assumptions
@@ -57,6 +59,30 @@ def test_prompts_of_an_evaluation_that_nobody_wants_are_refused_before_they_are_
     said = "does not run: task math holds out 20,000 problems at most, 20,001 are asked for: evaluate fewer\n"
     assert said in capsys.readouterr().out
     assert not drawn
+
+
+def test_another_split_is_looked_for_on_ten_thousand_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "h100/scalerl_8b", "--gpus", "10000"]) == 0
+    said = re.search(r"the same devices take ([\d.]+) s a step in place of ([\d.]+) with ", capsys.readouterr().out)
+    assert said is not None
+    assert float(said[1]) < 0.6 * float(said[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "worth"), [("h100/scalerl_17bx16", 80, True), ("scalerl_17bx16", 1000, False)]
+)
+def test_more_engines_are_proposed_only_where_a_step_then_takes_fewer_device_hours(
+    name: str, devices: int, worth: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five times the devices for two thirds of a step's time were named as a way to keep a trainer busy."""
+    monkeypatch.setattr(idle, "propose", lambda *_: None)
+    run = resolve(name).run
+    kind, place = device(run.cluster.hardware or "gb200"), resize(run, devices)
+    plan = plan_of(run, place, kind, Assumptions())
+    found = re.findall(r"Cluster.generators=(\d+), ", "".join(idle.idle_notes(run, plan, kind, Assumptions())))
+    assert bool(found) == worth
+    for engines in map(int, found):
+        assert plan_of(run, replace(place, engines=engines), kind, Assumptions()).step_hours < plan.step_hours
 
 
 def test_draws_of_many_steps_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:

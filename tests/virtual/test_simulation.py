@@ -183,6 +183,20 @@ def test_hours_without_a_whole_period_of_evaluations_say_so(capsys: pytest.Captu
     assert "do not begin and end" not in capsys.readouterr().out
 
 
+def test_hours_in_which_the_pipeline_only_fills_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Figures of a run's first five steps stood beside a plan's of many, and were three times as long."""
+    asked = ["simulate", "h100/scalerl_8b", "--no-search", "--no-evaluations", "--hours"]
+    assert main([*asked, "0.2"]) == 0
+    said = re.search(r"the beginning was simulated, \d+ steps .*: --hours ([\d.]+) has enough", capsys.readouterr().out)
+    assert said is not None
+    assert main([*asked, said[1], "--json"]) == 0
+    split = json.loads(capsys.readouterr().out)["split"]
+    assert split["settled"]
+    assert main(["plan", "h100/scalerl_8b", "--json"]) == 0
+    seconds = json.loads(capsys.readouterr().out)["seconds"]
+    assert split["seconds_per_step"] == pytest.approx(seconds["step"] - seconds["evaluations"], rel=0.05)
+
+
 def test_evaluations_that_all_engines_make_hold_a_synchronous_run_up() -> None:
     shape = replace(SHAPE, generators=3)
     parts = Synchronous().start(shape.groups_per_step, 40), shape, RATES, drawn(TEN, shape, 0), None
