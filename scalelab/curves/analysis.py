@@ -252,7 +252,10 @@ def analyse(item: Curve, options: Options | None = None) -> Analysis:
         FitError: the points do not carry a curve.
     """
     options = options or Options()
-    fit = fit_as(item, options)
+    try:
+        fit = fit_as(item, options)
+    except FitError as reason:  # what was left out of a log may be why
+        raise FitError("; ".join([str(reason), *item.notes])) from None
     fallen = outliers(item, fit)
     if options.method == "paper":
         return Analysis(fit, None, {}, options.level, warnings=fit.warnings, outliers=fallen)

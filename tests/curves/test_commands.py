@@ -364,17 +364,20 @@ def points_log(path: Path, seed: int, late: float, C_mid: float) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize(
+    ("C_mid", "word", "levelled"),
+    [(0.12, "it is unclear whether that is worth it", False), (0.03, "not worth it", True)],
+)
 def test_a_run_is_said_to_have_levelled_off_only_where_forecast_says_that_more_is_not_worth_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    C_mid: float, word: str, levelled: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = points_log(tmp_path / "a.csv", 5, 0.0, 0.12)
+    source = points_log(tmp_path / "a.csv", 5, 0.0, C_mid)
     assert main(["forecast", source]) == 0
-    said = capsys.readouterr().out
-    assert "it is unclear whether that is worth it" in " ".join(said.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert word in said
     curves = read_sources([source])
     [line] = closing_lines(curves, *analyse_all(curves))
-    assert "levelled off" not in line
-    assert "twice the compute would add 0." in line
+    assert ("has levelled off at" in line) == levelled
     assert line.partition("twice the compute would ")[2].removesuffix(".") in said
 
 

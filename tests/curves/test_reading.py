@@ -93,6 +93,19 @@ def test_what_cannot_be_read_is_refused_with_its_reason_by_every_command(
         assert len(reason.splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", [["fit"], ["forecast", "--at", "9000"], ["report", "--markdown"]])
+def test_a_refused_curve_comes_with_what_was_left_out_of_its_log(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One stray line at the end goes back to 3,000, so five evaluations count as lost, and no curve is left."""
+    log = tmp_path / "stray.csv"
+    log.write_text(TEXTS["plain.csv"] + "3000,0.3\n")
+    main([command[0], str(log), *command[1:]])
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "7 evaluations do not tell a rise" in said
+    assert "resumed at 3,000 GPU-hours: 5 evaluations of the part that was lost left out" in said
+
+
 def test_what_a_user_says_settles_what_the_log_does_not(tmp_path: Path) -> None:
     def points(name: str, **settings: Any) -> tuple[list[float], list[float], str]:
         [item] = read_with([write(tmp_path, name)], Reading(**settings))
