@@ -17,10 +17,10 @@ def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
         OSError: it cannot be opened.
     """
     # Without O_NONBLOCK the call itself would wait for somebody to write into a pipe.
-    file = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return BufferedReader(file)
-    file.close()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):  # `FileIO` refuses a folder's, and does not close it
+        return BufferedReader(FileIO(descriptor))
+    os.close(descriptor)
     raise MoeError(f"{path} is not a regular file and was not opened: give a file, not a pipe or a device")
 
 

@@ -54,7 +54,7 @@ def earlier_account(path: Path) -> tuple[Account, dict[str, Any] | None]:
 
 
 def read_account(path: Path) -> Account | None:
-    """The account of a run by its journal; None if it has none.
+    """The account of a run by its journal; None if it has none, or one without a whole line.
 
     Raises:
         LabError: the journal is damaged.
@@ -64,6 +64,8 @@ def read_account(path: Path) -> Account | None:
     chain = read_chain(read_whole(path / JOURNAL))
     if chain.problems:
         raise LabError(f"{path}: {chain.problems[0]}: put {JOURNAL} back from a copy, or start another run")
+    if not chain.entries:  # emptied since, where there is a manifest: the files that follow from it would be, too
+        return None
     try:
         return replay(chain.entries)
     except (LookupError, TypeError, ValueError, AttributeError) as error:

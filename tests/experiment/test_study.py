@@ -154,8 +154,8 @@ def test_a_change_is_held_against_scalerl_from_the_same_base_model(tables: Any, 
     assert own.split(" | ")[2:] == ["0.500 (1)", "0.600 (1)", "0.400 (1)", "0.500 |"]
     [told] = [line for line in found if "magistral" in line]
     assert told.split(" | ")[2:] == ["+0.010 (1)", "+0.040 (1)", "+0.010 (1)", f"+0.020 [{low}, {high}] |"]
-    [alone] = [line for line in found if "minimax" in line]
-    assert alone.split(" | ")[2:] == ["–", "–", "+0.300 (1)", "– |"]
+    [lacking] = [line for line in found if "minimax" in line]
+    assert lacking.split(" | ")[2:] == ["–", "–", "+0.300 (1)", "– |"]
 
 
 def made(run: str, seed: int, A: float) -> Any:

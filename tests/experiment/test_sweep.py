@@ -255,6 +255,14 @@ def test_a_member_whose_manifest_was_lost_is_known_by_its_journal(tmp_path: Path
     assert member.state() == "finished"
 
 
+def test_a_journal_that_is_a_folder_does_not_end_a_sweep(tmp_path: Path) -> None:
+    resolved = crash_world.settings()
+    crash_world.live(tmp_path / "seed_0", resolved)
+    (tmp_path / "seed_0" / "journal.jsonl").unlink()
+    (tmp_path / "seed_0" / "journal.jsonl").mkdir()
+    assert Member("family/one", "one", (), resolved, tmp_path / "seed_0").state() == "finished"
+
+
 def recorded(folder: Path, source: Path, share: float = 1.0, gain: float = 1.0) -> Path:
     """A recorded run, its first part only, with what it gained since step 0 scaled."""
     folder.mkdir(parents=True)

@@ -31,6 +31,7 @@ from scalelab.store.folder import RunFolder
 from scalelab.store.recovery import choose, lost_rollouts
 from scalelab.store.retention import Retention, prune_completions, prune_training
 from scalelab.store.trunk import plant, read_trunk
+from tests.helpers import crash_world
 from tests.helpers.small_runs import step_line, write_run, write_unnamed
 
 
@@ -205,3 +206,14 @@ def test_a_branch_takes_over_the_groups_that_wait_in_its_parents_checkpoint(run:
     branch.close()
     assert trunk.state["rollouts"]
     assert lost_rollouts(branch.checkpoints, trunk.state) is None
+
+
+@pytest.mark.parametrize("left", [0, 50])
+def test_a_journal_that_was_emptied_empties_no_other_file(left: int, tmp_path: Path) -> None:
+    crash_world.live(tmp_path / "run", crash_world.settings())
+    journal, evals = tmp_path / "run" / "journal.jsonl", tmp_path / "run" / "evals.jsonl"
+    journal.write_bytes(journal.read_bytes()[:left])
+    before = evals.read_bytes()
+    with pytest.raises(LabError, match="put it back"):
+        RunFolder(tmp_path / "run")
+    assert evals.read_bytes() == before != b""
