@@ -208,6 +208,19 @@ def test_the_answers_of_a_question_are_the_rows_of_compare_on_every_axis(tables:
     assert tables.questions.in_words(both["batch"]).startswith("- **math** worse: `batch_64` (-0.")
 
 
+@pytest.mark.slow
+def test_no_member_is_compared_where_its_scalerl_carries_no_fit(tables: Any, tmp_path: Path) -> None:
+    curves = [made("scalerl", 5, 0.7), made("batch_64", 6, 0.35), made("batch_256", 7, 0.5)]
+    code = [replace(item, task="code") for item in curves]
+    items = [analyse(item) for item in (*curves[1:], *code)]
+    found = tables.runs.StudyRuns(tmp_path, (*curves, *code), tuple(items), ())
+    [question] = [one for one in tables.questions.QUESTIONS if one.members == ("batch_*",)]
+    assert [one.task for one in tables.questions.compared(question, found)] == ["code"]
+    given = tables.questions.answers(question, {"hours": found})
+    assert {one.stands for one in given if one.task == "math"} == {tables.questions.NO_FIT}
+    assert "math | 1 | -0." in tables.questions.answers_table(given)
+
+
 @pytest.mark.parametrize(
     ("expected", "said", "decision"),
     [

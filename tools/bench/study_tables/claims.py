@@ -261,8 +261,10 @@ class Seeds:
         return float(np.sqrt(squares / spare)) if spare else self._designs[baseline_of(member), task].spread
 
     def wanted(self, member: str, task: str, difference: float) -> str:
-        """Seeds of each of the two that find a difference with 80 %."""
-        design = self._designs[baseline_of(member), task]
+        """Seeds of each of the two that find a difference with 80 %; "no fit" without a curve of the baseline."""
+        design = self._designs.get((baseline_of(member), task))
+        if design is None:
+            return NO_FIT
         plan = Plan(
             spread=self.spread(member, task),
             evaluations=len(design.compute_N) - 1,

@@ -6,8 +6,8 @@ LEGENDS = {
     ("README.md", "recipes_many"): """\
 A word counts only if it is said on five axes: hours, steps, tokens, and hours where decoding costs a quarter or
 four times as much. Numbers are measured differences: of the mean of each seed's last four evaluations. "No fit"
-is a member whose pass rate falls back or does not rise, so that there is no curve to compare; "unstable" is one
-that falls more than ScaleRL, and of which nothing else can be said.""",
+is a member that, or whose ScaleRL, falls back or does not rise, so that there is no curve to compare; "unstable" is
+one that falls more than ScaleRL, and of which nothing else can be said.""",
     ("README.md", "grid"): """\
 *Best less end*: the highest mean of three evaluations, less that of the last four.""",
     ("README.md", "bases"): """\

@@ -169,7 +169,8 @@ def compared(question: Question, runs: StudyRuns, share: float = 1.0) -> list[Co
         share: of the compute that all members spent, at which they are compared.
     """
     names = [name for name in members_of(question, runs) if not runs.unchanged(name, question.baseline)]
-    items = runs.of(names)
+    told = {item.fit.curve.task for item in runs.of([question.baseline])}  # else another would be the baseline
+    items = [item for item in runs.of(names) if item.fit.curve.task in told]
     if not {question.baseline} < {item.fit.curve.run for item in items}:
         return []
     at = None if share == 1 else share * min(item.fit.window[1] for item in items)
