@@ -144,7 +144,7 @@ def temperature(positions_T: Tensor, floor: float, scale: float) -> Tensor:
 def attend(q_ThD: Tensor, k_TkD: Tensor, v_TkD: Tensor, layout: Segments, kernel: str = "torch_sdpa") -> Tensor:
     """Causal attention within segments, [T, h, D]; several query heads share a key head (`moe.model.kernels`)."""
     if kernel != "torch_sdpa":
-        return _flash(q_ThD, k_TkD, v_TkD, layout, kernel)
+        return _flash(q_ThD, k_TkD, v_TkD, layout)
     if kernels_fit(q_ThD, k_TkD, v_TkD) and layout.longest <= SHORT:
         from moe.cpu.attention import attend_segments
 
@@ -160,15 +160,11 @@ def attend(q_ThD: Tensor, k_TkD: Tensor, v_TkD: Tensor, layout: Segments, kernel
     return _Unpad.apply(torch.cat(outputs), layout)
 
 
-def _flash(q_ThD: Tensor, k_TkD: Tensor, v_TkD: Tensor, layout: Segments, kernel: str) -> Tensor:
+def _flash(q_ThD: Tensor, k_TkD: Tensor, v_TkD: Tensor, layout: Segments) -> Tensor:
     """Flash attention on the packed tokens without padding; CUDA only."""
-    where = (layout.borders, layout.borders, layout.longest, layout.longest)
-    if kernel == "flash_attn":
-        from flash_attn import flash_attn_varlen_func
-
-        return flash_attn_varlen_func(q_ThD, k_TkD, v_TkD, *where, causal=True)
     from torch.nn.attention.varlen import varlen_attn
 
+    where = (layout.borders, layout.borders, layout.longest, layout.longest)
     return varlen_attn(q_ThD, k_TkD, v_TkD, *where, window_size=(-1, 0), enable_gqa=True)
 
 

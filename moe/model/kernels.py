@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from moe.errors import MoeError
 
-GPU_PACKAGES = ("transformer_engine", "flash_attn", "fused_weight_gradient_mlp_cuda")
+GPU_PACKAGES = ("transformer_engine",)
 """Modules of optional kernels, which only run on a GPU."""
 _FLASH_CAPABILITY = (8, 0)  # Ampere: what flash attention 2 and torch's grouped product in bf16 were written for
 _TE_PERMUTE = (2, 1)  # Transformer Engine's fused permutation, as Megatron asks for it
@@ -44,7 +44,7 @@ class Kernels:
 
     Attributes:
         layers: whose norms and linear layers: "transformer_engine" or "local" (Megatron's own and `moe.model.layers`).
-        attention: "flash_attn" or "torch_varlen", both flash attention on packed tokens; "torch_sdpa" on padded blocks.
+        attention: "torch_varlen", flash attention on packed tokens; "torch_sdpa" on padded blocks.
         experts: what multiplies stacked experts: torch's grouped product, on "cuda" as one kernel or on "cpu".
         dispatcher: "alltoall" of Megatron's, or "host" where collective operations take plain numbers only (gloo).
         fusions: fields of Megatron's config to switch on.
@@ -144,21 +144,13 @@ def _attention(dtype: str, host: Host) -> tuple[str, str]:
         return "torch_sdpa", f"flash attention has no {dtype}"
     if host.capability < _FLASH_CAPABILITY:
         return "torch_sdpa", f"flash attention wants compute capability 8.0, {host.cuda} has {host.capability}"
-    if host.version("flash_attn") is not None:
-        return "flash_attn", "it is installed"
-    return "torch_varlen", "torch brings flash attention for packed sequences; flash_attn is not installed"
+    return "torch_varlen", "torch brings flash attention for packed sequences"
 
 
 def _fusions(layers: str, host: Host) -> tuple[tuple[str, ...], str]:
     if host.cuda is None:
         return (), "they are CUDA kernels"
-    chosen, left = ["bias_activation_fusion", "bias_dropout_fusion"], []
+    chosen = "bias_activation_fusion", "bias_dropout_fusion"
     if layers == "transformer_engine" and (host.version("transformer_engine") or (0,)) >= _TE_PERMUTE:
-        chosen.append("moe_permute_fusion")
-    else:
-        left.append("moe_permute_fusion wants Transformer Engine 2.1")
-    if host.version("fused_weight_gradient_mlp_cuda") is not None:
-        chosen.append("gradient_accumulation_fusion")
-    else:
-        left.append("gradient_accumulation_fusion wants Apex's fused_weight_gradient_mlp_cuda")
-    return tuple(chosen), "; ".join(left) or "all there are"
+        return (*chosen, "moe_permute_fusion"), "all there are"
+    return chosen, "moe_permute_fusion wants Transformer Engine 2.1"

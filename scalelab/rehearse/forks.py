@@ -101,7 +101,7 @@ def _hide_gpu_packages() -> None:
 
     Megatron takes their optimiser and norms wherever it finds them, and their kernels want a driver and real tensors.
     """
-    for name in (*GPU_PACKAGES, "apex", "amp_C"):
+    for name in (*GPU_PACKAGES, "flash_attn", "apex", "amp_C", "fused_weight_gradient_mlp_cuda"):
         sys.modules[name] = None  # type: ignore[assignment]
 
 

@@ -66,7 +66,7 @@ def test_each_machine_gets_one_version_of_every_package_and_the_same_on_a_cpu_an
                 assert requirement.specifier.contains(found[requirement.name]), text
 
 
-OPTIONAL = {"flash_attn", "mlflow", "trackio", "verifiers", "wandb"}
+OPTIONAL = {"mlflow", "trackio", "verifiers", "wandb"}
 """Modules of packages that the code asks for where they are, or names in its message."""
 ANOTHER_NAME = {"pynvml": "nvidia-ml-py"}
 

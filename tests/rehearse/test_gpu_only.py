@@ -131,10 +131,6 @@ LIST: dict[str, tuple[str, str]] = {
         "== cpu",
         "moe/test_device.py::test_attention_on_a_gpu_is_computed_in_the_models_own_type",
     ),
-    "moe/model/attention.py::_flash": (
-        "import flash_attn.flash_attn_varlen_func",
-        NEVER + "flash-attn has no wheel that imports without CUDA",
-    ),
     "moe/model/gpt.py": (
         "import megatron.core.extensions.transformer_engine.TEColumnParallelLinear, "
         "import megatron.core.extensions.transformer_engine.TENorm, "
