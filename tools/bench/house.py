@@ -1,8 +1,10 @@
 """Table of the product's structure at two commits (docs/house.md).
 
-    python tools/bench/house.py [COMMIT...] [--noticed SHARE...] [--write docs/house.md]
+    python tools/bench/house.py [COMMIT...] [--way FILES...] [--noticed SHARE...] [--write docs/house.md]
 
-Without commits: before the rooms were opened, and HEAD. `--noticed` gives what mutation.py printed at each.
+Without commits: before the rooms were opened, and HEAD. Two rows are given, at each commit: `--way` counts by reading the
+files that handle a prompt, its completion, batch and gradient with Ray, without types, settings and records, and
+`--noticed` is what mutation.py printed.
 """
 
 from __future__ import annotations
@@ -100,12 +102,14 @@ def main() -> None:
     """Print the table, or write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commits", nargs="*", default=[BEFORE, "HEAD"], metavar="COMMIT")
+    parser.add_argument("--way", nargs="*", default=[], metavar="FILES", help="files from prompt to gradient")
     parser.add_argument("--noticed", nargs="*", default=[], metavar="SHARE", help="mutants noticed at each commit")
     parser.add_argument("--write", type=Path, metavar="PAGE")
     args = parser.parse_args()
     columns = [at(commit) for commit in args.commits]
-    for column, share in zip(columns, args.noticed):
-        column["mutants noticed"] = share
+    for name, given in (("files from prompt to gradient, read", args.way), ("mutants noticed", args.noticed)):
+        for column, value in zip(columns, given):
+            column[name] = value
     ask = ["git", "show", "-s", "--format=%h, %cs", *args.commits]
     named = subprocess.check_output(ask, cwd=ROOT, text=True).split("\n")[: len(columns)]
     rows = [["", *named], ["---"] * (1 + len(named))]
