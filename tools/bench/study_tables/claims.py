@@ -300,7 +300,8 @@ def claims_tables(
             mine = {key: word for key, word in counted.items() if baseline_of(key[0]) in centres}
             decided.append(decide(claim.expects, mine))
             decisions[prompts][decided[-1]] += 1
-            open_ |= mine if decided[-1] == "cannot tell" and claim.kind == "end" else {}
+            if claim.kind == "end" and decided[-1] in ("cannot tell", "not exercised"):
+                open_ |= mine or {key: word for key, word in words.items() if baseline_of(key[0]) in centres}
         needed = [_needed(seeds, runs, open_, size) or "–" for size in (MARGIN, None)]
         short.append([claim.text, claim.where, *decided])
         rows.append([claim.text, said or "no runs", *decided, *needed])

@@ -21,7 +21,8 @@ all five axes; claims on speed are read at a quarter of the hours, on three clus
     ("tables.md", "claims"): """\
 *Seeds*: of each of the two, that find the difference with 80 % by `scalelab design`, from ScaleRL's curve and
 drift and the spread of the two members' seeds (ScaleRL's alone where the other has one), for claims that stay
-open. With 256 prompts its drift on math is its decline, so many are asked for. "–": measured at less than 0.01.""",
+open, runs whose ingredient had no work among them. With 256 prompts its drift on math is its decline, so many are
+asked for. "–": measured at less than 0.01.""",
     ("tables.md", "ends"): """\
 *end*: mean of a seed's last four evaluations; *best*: the highest mean of three in a row; *fell*: seeds that
 fell by 0.05 or more beyond chance; *gain seen*: share of a sigmoid's gain; *refused*: draws of a retired
