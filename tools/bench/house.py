@@ -2,9 +2,9 @@
 
     python tools/bench/house.py [COMMIT...] [--way FILES...] [--noticed SHARE...] [--write docs/house.md]
 
-Without commits: before the rooms were opened, and HEAD. Two rows are given, at each commit: `--way` counts the files that
-handle a prompt, its completion, batch and gradient with Ray, read by a person, without types, settings and records;
-`--noticed` is what mutation.py printed.
+Without commits: before the rooms were opened, and HEAD. Two rows are given, at each commit: `--way` counts the files
+that handle a prompt, its completion, batch and gradient with Ray, read by a person, without types, settings and
+records; `--noticed` is what mutation.py printed.
 """
 
 from __future__ import annotations
