@@ -21,7 +21,7 @@ def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):  # `FileIO` refuses a folder's, and does not close it
         return BufferedReader(FileIO(descriptor))
     os.close(descriptor)
-    raise MoeError(f"{path} is not a regular file and was not opened: give a file, not a pipe or a device")
+    raise MoeError(f"{path} is not a regular file and was not opened: give a file, not a folder, a pipe or a device")
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:

@@ -133,7 +133,7 @@ def test_lines_end_where_json_lines_do_and_a_byte_order_mark_is_no_part_of_them(
         ({"--out": "."}, "is a folder"),
         ({"--out": "nowhere/out.jsonl"}, "make it first"),
         ({"--in": "nowhere"}, "nowhere"),
-        ({"--in": "."}, "Is a directory"),
+        ({"--in": "."}, "give a file, not a folder"),
         ({"--workers": "0"}, "at least 1 worker"),
         ({"--task": "maths"}, "unknown task 'maths': say math, code, or a class"),
         ({"--task": "nowhere_at_all.Reverse"}, "no module nowhere_at_all beside"),
