@@ -34,7 +34,7 @@ from scalelab.curves import (
 )  # fmt: skip
 from scalelab.curves.decide import Decision
 from scalelab.errors import LabError, nearest
-from scalelab.numbers import compact, with_interval
+from scalelab.numbers import compact, counted, with_interval
 from scalelab.reading import Reading, load_reading, read_with
 from scalelab.reading.curve import same_unit
 from scalelab.reading.sources import open_table
@@ -237,7 +237,7 @@ class Runs:
 
     def __repr__(self) -> str:
         points, spent = sum(map(len, self.curves)), max(float(c.compute_N.max()) for c in self.curves)
-        runs, tasks = _count(self.names, "run"), _count(self.tasks, "task")
+        runs, tasks = counted(len(self.names), "run"), counted(len(self.tasks), "task")
         return f"<Runs: {runs}, {tasks}, {points} evaluations, up to {compact(spent)} {same_unit(self.curves)}>"
 
     def _repr_html_(self) -> str:
@@ -387,10 +387,6 @@ def _row(analysis: Analysis) -> dict[str, Any]:
 def _texts(analysis: Analysis) -> dict[str, str]:
     """Parameters with their intervals, as text."""
     return {name: with_interval(value, analysis.intervals.get(name)) for name, value in analysis.params.items()}
-
-
-def _count(names: Sequence[str], what: str) -> str:
-    return f"{len(names)} {what}{'s' * (len(names) != 1)}"
 
 
 def _html(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -38,7 +38,7 @@ from scalelab.commands.curve_options import (
 from scalelab.commands.output import print_filled, print_json, print_table
 from scalelab.defaults import ERROR, MARGIN
 from scalelab.errors import LabError
-from scalelab.numbers import percent, with_interval
+from scalelab.numbers import counted, percent, with_interval
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis, Curve, Options
@@ -358,10 +358,10 @@ def print_calibration(found: Calibration) -> None:
     """Print how often each word is said of simulated recipes, by their true difference from the baseline."""
     for task, lines in found.rates.items():
         first = lines[0]
-        seeds = f"{first.seeds} seed{'s' * (first.seeds > 1)}"
         print(
-            f"{task or 'all'}: {first.pairs} simulated verdicts for each difference, {seeds} of each, "
-            f"{first.evaluations} evaluations, seeds spread by {first.spread:.3g}; error of verdicts {first.error:g}"
+            f"{task or 'all'}: {first.pairs} simulated verdicts for each difference, {counted(first.seeds, 'seed')} of "
+            f"each, {first.evaluations} evaluations, seeds spread by {first.spread:.3g}; "
+            f"error of verdicts {first.error:g}"
         )
         header = ["true difference", "better", "worse", "equal", "cannot tell", "wrong", "interval holds"]
         print_table([line.cells() for line in lines], header)

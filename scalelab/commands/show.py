@@ -17,6 +17,7 @@ from typing import Any
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.commands.output import print_json, print_table
 from scalelab.experiment import Resolved, SettingDifference, load, resolve, resolve_experiment
+from scalelab.numbers import counted
 from scalelab.terminal import plain_line
 
 
@@ -73,7 +74,7 @@ def _print_differences(resolved: Resolved, other: Resolved, label: str) -> None:
         print(f"the same as {label}")
         return
     rows = [(d.path, d.value or "-", d.origin or "-", d.other_value or "-", d.other_origin or "-") for d in differences]
-    print_table(rows, (f"{len(rows)} difference{'s' * (len(rows) > 1)}", resolved.name, "from", label, "from"))
+    print_table(rows, (counted(len(rows), "difference"), resolved.name, "from", label, "from"))
 
 
 def _json(resolved: Resolved) -> dict[str, Any]:

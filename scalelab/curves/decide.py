@@ -24,7 +24,7 @@ from scalelab.curves.forecast import gain_text
 from scalelab.curves.joint_draws import joint_draws, several
 from scalelab.defaults import WORTHWHILE
 from scalelab.errors import LabError
-from scalelab.numbers import percent, quantity
+from scalelab.numbers import counted, percent, quantity
 from scalelab.reading.curve import same_unit
 
 NextStep = Literal["extend", "seed", "another setting"]
@@ -118,7 +118,7 @@ class Decision:
                 f"{quantity(self.costs[run], self.unit)}."
             )
         else:
-            count = f"{seed.seeds} seed{'s' * (seed.seeds > 1)}"
+            count = counted(seed.seeds, "seed")
             lines.append(
                 f"Another seed: {count} of {seed.run} would let you choose better by {_small(seed.gain)} on average."
             )
@@ -132,7 +132,7 @@ class Decision:
         elif self.step == "extend":
             lines.append(f"Do: go on with {first.run}.")
         else:
-            lines.append(f"Do: run {first.seeds} more seed{'s' * (first.seeds > 1)} of {first.run}.")
+            lines.append(f"Do: run {counted(first.seeds, 'more seed')} of {first.run}.")
         return lines
 
     def _which(self) -> str:

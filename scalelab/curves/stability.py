@@ -12,7 +12,7 @@ import numpy as np
 from scalelab.arrays import Array
 from scalelab.curves.fitting.intervals import Interval, tails_of
 from scalelab.defaults import LEVEL
-from scalelab.numbers import compact
+from scalelab.numbers import compact, counted
 from scalelab.reading.curve import Curve
 
 DEPTH = 0.05
@@ -73,7 +73,7 @@ class Stability:
         low, high = self.interval
         whose = f" (seed {deepest.seed})" if deepest.seed else ""
         return (
-            f"{len(self.falls)} of {self.seeds} seed{'s' * (self.seeds > 1)} fell by {DEPTH:g} or more below the best "
+            f"{len(self.falls)} of {counted(self.seeds, 'seed')} fell by {DEPTH:g} or more below the best "
             f"before, the deepest by {deepest.depth:.3f} at {compact(deepest.compute)}{whose}; rate of such runs "
             f"{self.rate:.0%} [{low:.0%}, {high:.0%}]"
         )

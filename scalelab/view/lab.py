@@ -14,6 +14,7 @@ import numpy as np
 from scalelab.curves import Curve, Options
 from scalelab.errors import LabError
 from scalelab.kept import Kept, key_of, user_folder
+from scalelab.numbers import counted
 from scalelab.reading import Reading
 from scalelab.reading.branches import parents_first, trunk_points
 from scalelab.view.answer import answers, by_measured_rate, measured
@@ -130,7 +131,7 @@ class Lab:
         }
         count = self.count()
         return {
-            "title": groups[0] if len(groups) == 1 else f"{len(groups)} recipes, {count} run{'s' * (count != 1)}",
+            "title": groups[0] if len(groups) == 1 else f"{len(groups)} recipes, {counted(count, 'run')}",
             "count": count,
             "made": time.time(),
             "level": self.options.level,

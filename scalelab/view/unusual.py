@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from scalelab.curves.stability import episodes
-from scalelab.numbers import quantity
+from scalelab.numbers import counted, quantity
 from scalelab.view.files import number
 from scalelab.view.metrics import flatten
 
@@ -171,7 +171,7 @@ def unusual(
     found += _alarms(alarms)
     lost = Counter(str(fault.get("role") or "something") for fault in faults if fault.get("event") == "lost")
     for role, count in lost.items():
-        found.append(_entry("restart", "warn", None, "", f"a {role} was lost {count} time{'s' * (count > 1)}"))
+        found.append(_entry("restart", "warn", None, "", f"a {role} was lost {counted(count, 'time')}"))
     return found
 
 

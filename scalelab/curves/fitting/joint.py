@@ -20,7 +20,7 @@ from scalelab.curves.fitting.noise import DEFAULT, Prior, typical
 from scalelab.curves.fitting.problem import Problem, make_problem
 from scalelab.curves.fitting.seeds import evaluation_scatter, solve_seeds
 from scalelab.errors import LabError
-from scalelab.numbers import compact, percent, quantity
+from scalelab.numbers import compact, counted, percent, quantity
 from scalelab.reading.curve import Curve, merge_neighbours
 
 MOST_POINTS = 160
@@ -228,7 +228,7 @@ def refuse_unfit(points: Curve, model: Model, r0: float | None) -> None:
         if trained < 3:  # the rest are step-0 evaluations, which say nothing of the rise
             short, needed, where = trained, 3, "after step 0 in the window"
         raise FitError(
-            f"{points.name}: {short} point{'s' * (short != 1)} {where}; the {model.name} curve needs at least {needed}"
+            f"{points.name}: {counted(short, 'point')} {where}; the {model.name} curve needs at least {needed}"
         )
     rate_N = points.pass_rate_N
     if np.ptp(rate_N) == 0 and r0 in (None, rate_N[0]):
@@ -368,5 +368,5 @@ def _warnings(fit: Fit, problem: Problem) -> list[str]:
             warnings.append(f"residuals of neighbours are correlated ({correlation:.2f}): drift, or another curve")
     outliers = int((fit.weight_N < 1).sum())
     if outliers:
-        warnings.append(f"{outliers} outlying point{'s' * (outliers != 1)} down-weighted")
+        warnings.append(f"{counted(outliers, 'outlying point')} down-weighted")
     return warnings
