@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from heapq import heapify, heapreplace
+from heapq import heapify, heappop, heappush
 
 from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.ports import EvaluationLostError
@@ -105,6 +105,39 @@ class Held:
         return request
 
 
+class LeastOwing:
+    """The generator that owes the fewest tokens, in a time that does not grow with their number.
+
+    Args:
+        held: what each holds, by number; who changes it says so.
+    """
+
+    def __init__(self, held: Mapping[int, Held]) -> None:
+        self._held = held
+        self._build()
+
+    def _build(self) -> None:
+        self._heap = [(held.owed, generator) for generator, held in self._held.items()]
+        heapify(self._heap)
+
+    def changed(self, generator: int) -> None:
+        """Note what a generator owes now; what it owed before stays in the heap until it comes up."""
+        if generator not in self._held:
+            return
+        heappush(self._heap, (self._held[generator].owed, generator))
+        if len(self._heap) > 4 * len(self._held):
+            self._build()
+
+    def first(self) -> int | None:
+        """The generator, of equals the one with the lowest number; None if there are none."""
+        while self._heap:
+            owed, generator = self._heap[0]
+            if owed == self._held[generator].owed:
+                return generator
+            heappop(self._heap)
+        return None
+
+
 @dataclass
 class RecentLengths:
     """The last `RECENT` lengths of a task's completions, with their sum."""
@@ -143,6 +176,7 @@ class Assignments:
         self._lengths: defaultdict[str, RecentLengths] = defaultdict(RecentLengths)
         self._kinds: Counter[Kind] = Counter()
         self._following: set[int] = set()
+        self._least: dict[Kind, LeastOwing] | None = None
         self.changes = 0
         """Number of changes of which generators are up, and of which are set aside."""
         self.evaluating: set[int] = set()
@@ -171,13 +205,14 @@ class Assignments:
         chosen = set(generators)
         self._following = (self._following | self.evaluating) - chosen
         self.evaluating = chosen
-        self.changes += 1
+        self._change()
 
     def follow(self, generator: int) -> bool:
         """Return a generator with the newest weights to training; False if it was not set aside."""
         was = generator in self._following
         self._following.discard(generator)
-        self.changes += was
+        if was:
+            self._change()
         return was
 
     def is_aside(self, generator: int) -> bool:
@@ -191,7 +226,7 @@ class Assignments:
     def join(self, generator: int) -> None:
         """Add a generator that is up and holds the current weights."""
         self._held.setdefault(generator, Held())
-        self.changes += 1
+        self._change()
 
     def leave(self, generator: int) -> int:
         """Remove a lost generator; its requests go first in the queue, and their number is returned."""
@@ -199,8 +234,28 @@ class Assignments:
         self.evaluating.discard(generator)
         self._following.discard(generator)
         self._waiting.extendleft(reversed(lost))
-        self.changes += 1
+        self._change()
         return len(lost)
+
+    def _change(self) -> None:
+        """Note that other generators than before may get a request."""
+        self.changes += 1
+        self._least = None
+
+    def _least_owing(self) -> dict[Kind, LeastOwing]:
+        """The generators that may have a request for training, and those for an evaluation's."""
+        if self._least is None:
+            apart = self.evaluating | self._following
+            usual = LeastOwing({number: held for number, held in self._held.items() if number not in apart})
+            evaluating = LeastOwing({number: self._held[number] for number in self.evaluating})
+            self._least = {"train": usual, "eval": evaluating if self.evaluating else usual}
+        return self._least
+
+    def _owes(self, generator: int) -> None:
+        """Note that what a generator owes has changed."""
+        if self._least is not None:
+            for least in {*self._least.values()}:
+                least.changed(generator)
 
     def add(self, requests: Iterable[Request]) -> None:
         """Queue requests."""
@@ -216,37 +271,37 @@ class Assignments:
         dealt: dict[int, list[Request]] = {}
         if not self._waiting:
             return dealt
-        apart = self.evaluating | self._following
-        usual = [(held.owed, generator) for generator, held in self._held.items() if generator not in apart]
-        evaluating = [(self._held[generator].owed, generator) for generator in self.evaluating] or usual
-        heaps: dict[Kind, list[tuple[int, int]]] = {"train": usual, "eval": evaluating}
-        heapify(usual)
-        heapify(evaluating)
+        least = self._least_owing()
         expected = {task: lengths.mean for task, lengths in self._lengths.items()}
         queued, self._waiting = self._waiting, deque()
         while queued:
             request = queued.popleft()
-            heap = heaps[request.kind]
-            if not heap:
+            generator = least[request.kind].first()
+            if generator is None:
                 self._waiting.append(request)
                 continue
-            generator = heap[0][1]
             held, together = self._held[generator], [request]
             if request.kind == "train" and len(held.requests) >= self._places:
                 together += _more_of_its_prompt(request, queued)
             for one in together:
                 held.put(one, min(expected.get(one.task, one.max_tokens), one.max_tokens))
-            heapreplace(heap, (held.owed, generator))
+            self._owes(generator)
             dealt.setdefault(generator, []).extend(together)
         return dealt
 
     def take(self, generator: int, completions: Sequence[Completion]) -> list[Completion]:
-        """Accept completions from a generator and settle their requests; forgotten ones are dropped."""
+        """Accept completions from a generator and settle their requests; forgotten ones are dropped.
+
+        Returns:
+            Each with its request as it was added: generators send no prompt back.
+        """
         held = self._held.get(generator, Held())
-        mine = [completion for completion in completions if held.pop(completion.request.id) is not None]
+        asked = [(one, held.pop(one.request.id)) for one in completions]
+        mine = [replace(one, request=request) for one, request in asked if request is not None]
         for completion in mine:
             self._kinds[completion.request.kind] -= 1
             self._lengths[completion.request.task].add(len(completion.token_ids))
+        self._owes(generator)
         return mine
 
     def drop(self, ids: Set[str]) -> dict[int, list[str]]:
@@ -258,6 +313,7 @@ class Assignments:
                 assert request is not None
                 self._kinds[request.kind] -= 1
                 abort_ids.setdefault(generator, []).append(id)
+            self._owes(generator)
         queued, self._waiting = self._waiting, deque()
         for request in queued:
             if request.id in ids:
@@ -270,6 +326,7 @@ class Assignments:
         """Forget every request; returns the ids that each generator should abort."""
         abort_ids = {generator: list(held.requests) for generator, held in self._held.items() if held.requests}
         self._held = {generator: Held() for generator in self._held}
+        self._change()
         self._waiting.clear()
         self._kinds.clear()
         return abort_ids

@@ -66,6 +66,7 @@ class EngineActor(Beating):
     def collect(self, requests: Sequence[Request] = ()) -> tuple[list[Completion], dict[str, float]]:
         """Start generating, and give finished completions with their texts and the engine's statistics so far.
 
+        The requests of the completions come without their prompts, which the driver has (`Assignments.take`).
         `stalled_seconds` among these is measured here, where no delay of the loop counts: time with unfinished work and
         no step of the engine.
         """
@@ -78,7 +79,8 @@ class EngineActor(Beating):
         if stats["steps"] != self._moved[0] or not self._generator.unfinished:
             self._moved = (stats["steps"], now)
         texts = with_texts(self._tokenizer, completions) if completions else []
-        return texts, stats | {"stalled_seconds": now - self._moved[1]}
+        light = [replace(one, request=replace(one.request, prompt_ids=())) for one in texts]
+        return light, stats | {"stalled_seconds": now - self._moved[1]}
 
     def collect_apart(
         self, requests: Sequence[Request] = ()

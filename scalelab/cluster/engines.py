@@ -38,7 +38,7 @@ from tasks.stream import stable_number
 RETRY_SECONDS = 1.0
 """Seconds between two attempts to fetch weights that were unavailable."""
 
-LINGER_EACH, LONGEST_LINGER = 1 / 80, 16.0
+LINGER_EACH, LONGEST_LINGER = 1 / 60, 16.0
 """Seconds for which an engine's completions, and requests for it, wait for others, for each engine of the run.
 
 A call of Ray's takes the driver a millisecond, however much it carries, and 1,000 engines finish 376 completions a

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,29 +15,38 @@ T = TypeVar("T")
 
 
 class _Wait(NamedTuple):
-    condition: Callable[[], object]
+    woken: asyncio.Future[None]
     what: str
     since: float
     """On the event loop's clock."""
 
 
 class Changes:
-    """Wake coroutines whose condition has become true; conditions only read shared state."""
+    """Wake coroutines whose condition has become true; conditions only read shared state.
+
+    Where many wait for one condition, it is looked at once, and they are woken one after the other: what made it true
+    may be taken by the first.
+    """
 
     def __init__(self) -> None:
-        self._waiting: dict[asyncio.Future[None], _Wait] = {}
+        self._waiting: dict[Callable[[], object], deque[_Wait]] = {}
 
     def notify(self) -> None:
         """Check every condition that is waited for; to be called after each change of the shared state."""
-        for future, wait in self._waiting.items():
-            if not future.done() and wait.condition():
-                future.set_result(None)
+        for condition in self._waiting:
+            self._wake(condition)
+
+    def _wake(self, condition: Callable[[], object]) -> None:
+        """Wake the first that sleeps for a condition, if it is true."""
+        first = next((one.woken for one in self._waiting.get(condition, ()) if not one.woken.done()), None)
+        if first is not None and condition():
+            first.set_result(None)
 
     def waits(self) -> dict[str, float]:
         """Conditions waited for, each with its seconds; the longest where several wait for one condition."""
         now = asyncio.get_running_loop().time()
         longest: dict[str, float] = {}
-        for wait in self._waiting.values():
+        for wait in chain.from_iterable(self._waiting.values()):
             longest[wait.what] = max(now - wait.since, longest.get(wait.what, 0.0))
         return longest
 
@@ -49,12 +60,17 @@ class Changes:
         loop = asyncio.get_running_loop()
         since = loop.time()
         while not (value := condition()):
-            future = loop.create_future()
-            self._waiting[future] = _Wait(condition, what, since)
+            wait = _Wait(loop.create_future(), what, since)
+            self._waiting.setdefault(condition, deque()).append(wait)
             try:
-                await future
+                await wait.woken
             finally:
-                del self._waiting[future]
+                waits = self._waiting[condition]
+                waits.remove(wait)
+                if waits:
+                    loop.call_soon(self._wake, condition)  # after this one has used what it waited for
+                else:
+                    del self._waiting[condition]
         return value
 
 

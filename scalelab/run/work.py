@@ -135,8 +135,9 @@ class Sampling:
         ]
 
     def rollouts(self, prompt: Prompt, completions: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Rollout]:
-        """The graded completions of one prompt."""
-        return [rollout(prompt, *pair) for pair in zip(completions, verdicts, strict=True)]
+        """The graded completions of one prompt, which share its token ids."""
+        ids = np.array(completions[0].request.prompt_ids, np.int32) if completions else np.empty(0, np.int32)
+        return [rollout(prompt, ids, *pair) for pair in zip(completions, verdicts, strict=True)]
 
 
 class RolloutWork(Sampling):
@@ -196,12 +197,12 @@ class RolloutWork(Sampling):
         )
 
 
-def rollout(prompt: Prompt, completion: Completion, verdict: Verdict) -> Rollout:
+def rollout(prompt: Prompt, ids: np.ndarray, completion: Completion, verdict: Verdict) -> Rollout:
     """A graded completion."""
     return Rollout(
         prompt_id=prompt.id,
         task=prompt.task,
-        prompt_ids=np.array(completion.request.prompt_ids, dtype=np.int32),
+        prompt_ids=ids,
         completion_ids=completion.token_ids,
         logprobs_T=completion.logprobs_T,
         forced_T=completion.forced_T,

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalelab.cluster.assignments import RECENT, TOGETHER, Assignments
+from scalelab.cluster.assignments import RECENT, TOGETHER, Assignments, Held, LeastOwing
 from scalelab.rollout.types import Completion, Request
 
 
@@ -89,6 +89,8 @@ def test_every_request_is_answered_once_however_engines_die_and_come_back(data: 
         for one in pool.books._held.values():
             assert one.owed == sum(one.tokens.values())
             assert one.tokens.keys() == one.requests.keys()
+        owed = [(one.owed, engine) for engine, one in pool.books._held.items()]
+        assert pool.books._least_owing()["train"].first() == min(owed, default=(0, None))[1]
     in_engines = sum(map(len, pool.engines.values()))
     assert pool.books.outstanding == len(pool.asked) - pool.answered.total() >= in_engines
     pool.come_up(0)
@@ -126,6 +128,27 @@ def test_those_set_aside_get_the_evaluation_alone_and_those_released_nothing(
     for engine in then:
         books.follow(engine)
     assert left == sum(map(len, books.deal().values())), "everybody takes what waited"
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=200))
+def test_the_one_that_owes_least_is_found_among_entries_that_stay_few(moves: list[tuple[int, int]]) -> None:
+    held = {engine: Held() for engine in range(4)}
+    least = LeastOwing(held)
+    for engine, tokens in moves:
+        held.setdefault(engine, Held()).owed = tokens
+        least.changed(engine)
+        assert least.first() == min((one.owed, engine) for engine, one in held.items())[1]
+        assert len(least._heap) <= 4 * len(held)
+
+
+def test_completions_get_back_the_prompts_that_engines_do_not_send() -> None:
+    books = Assignments()
+    books.join(0)
+    books.add([Request("a", (1, 2, 3), 10)])
+    [asked] = books.deal()[0]
+    [taken] = books.take(0, [completion(Request("a", (), 10))])
+    assert taken.request is asked
+    assert asked.prompt_ids == (1, 2, 3)
 
 
 def test_the_answer_of_a_lost_engine_counts_for_nothing() -> None:

@@ -54,6 +54,7 @@ def test_completions_leave_an_engine_with_their_texts(actor: EngineActor) -> Non
     actor._generator.done = [done]  # type: ignore[attr-defined]
     [completion], _ = actor.collect()
     assert completion.text == "abc"
+    assert completion.request == Request("one", (), 4), "the driver has the prompt"
 
 
 def test_an_engine_begins_the_requests_that_come_with_a_call_for_completions(actor: EngineActor) -> None:

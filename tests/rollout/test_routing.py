@@ -92,7 +92,7 @@ def test_every_token_has_the_experts_it_went_through(tmp_path: Path) -> None:
         assert routed_TLK.dtype == np.int16
         np.testing.assert_array_equal(routed_TLK[:-1, :, 0], chosen(folder, completion))
         # what the trainer asks of a step's sequences
-        one = rollout(PROMPT, completion, verdict("passed"))
+        one = rollout(PROMPT, np.array(completion.request.prompt_ids), completion, verdict("passed"))
         [sequence] = PlannedSequences([one], np.ones(1), np.ones(1), 0).built()
         assert sequence.routed_TLK is routed_TLK
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from scalelab.errors import LabError
-from scalelab.run.coroutines import TaskGroup, in_own_thread
+from scalelab.run.coroutines import Changes, TaskGroup, in_own_thread
 
 
 async def serve(rounds: list[int]) -> None:
@@ -133,3 +133,51 @@ def test_what_a_thread_of_its_own_gives_or_raises_arrives() -> None:
 
     with pytest.raises(LabError, match="no"):
         asyncio.run(in_own_thread(fail))
+
+
+class Places:
+    """Free places that many wait for; counts how often they are looked at."""
+
+    def __init__(self) -> None:
+        self.changes, self.free, self.looked = Changes(), 0, 0
+
+    def any_free(self) -> bool:
+        self.looked += 1
+        return self.free > 0
+
+    async def take(self) -> None:
+        await self.changes.until(self.any_free, "a free place")
+        self.free -= 1
+
+
+def test_those_who_wait_for_one_condition_are_all_served_at_one_look_each() -> None:
+    async def main() -> None:
+        places = Places()
+        takers = [asyncio.ensure_future(places.take()) for _ in range(100)]
+        await asyncio.sleep(0)
+        places.looked, places.free = 0, 60
+        places.changes.notify()
+        assert places.looked == 1, "not once for each that waits"
+        await asyncio.sleep(0.01)
+        assert (places.free, sum(one.done() for one in takers)) == (0, 60)
+        assert [one.done() for one in takers] == [True] * 60 + [False] * 40, "first come, first served"
+        places.free = 40
+        places.changes.notify()
+        await asyncio.wait_for(asyncio.gather(*takers), 60)
+
+    asyncio.run(main())
+
+
+def test_one_who_is_cancelled_when_woken_passes_it_on() -> None:
+    async def main() -> None:
+        places = Places()
+        first, second = (asyncio.ensure_future(places.take()) for _ in range(2))
+        await asyncio.sleep(0)
+        places.free = 1
+        places.changes.notify()
+        first.cancel()
+        await asyncio.wait_for(second, 60)
+        assert first.cancelled()
+        assert not places.changes.waits()
+
+    asyncio.run(main())

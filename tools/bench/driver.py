@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -183,6 +184,7 @@ class EngineHost:
     def _finish(self, engine: int, request: Request) -> None:
         shift = random.randrange(self.tokens)
         ids, logprobs = np.roll(self.ids, shift), np.roll(self.logprobs, shift)
+        request = replace(request, prompt_ids=())  # as `EngineActor.collect`
         spans = ((0, 0, self.tokens),)
         self.done[engine].append(
             Completion(request, ids, logprobs, spans, np.zeros(self.tokens, bool), False, False, self.text)
