@@ -22,6 +22,8 @@ Comma = Literal["", "thousands", "decimal", "either"]
 
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")
 DECIMAL = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+|\d+)?,\d+(e[-+]?\d+)?", re.IGNORECASE)
+GROUPED = re.compile(r"([-+]?\d{1,3}(?:['’ \u00a0\u2009\u202f]\d{3})+)(?:[.,](\d*))?")
+"""Thousands as they are written in Switzerland (1'000.5) and France (1 000,5)."""
 MULTIPLE = re.compile(r"([-+]?[\d.]+)\s?([kKMBGT])")
 MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 BLANKS = frozenset(("", "nan", "null", "none", "na", "n/a", "-", "–"))
@@ -118,13 +120,15 @@ def _rewritten(text: str, comma: Comma) -> tuple[float | None, str]:
     except ValueError:
         pass
     if "," in text:
-        grouped, decimal = THOUSANDS.fullmatch(text), DECIMAL.fullmatch(text)
-        if grouped and comma != "decimal" and not (decimal and comma == "either"):
+        thousands, decimal = THOUSANDS.fullmatch(text), DECIMAL.fullmatch(text)
+        if thousands and comma != "decimal" and not (decimal and comma == "either"):
             return float(text.replace(",", "")), "commas between thousands"
         if decimal and comma == "decimal":
             return float(text.replace(".", "").replace(",", ".")), "decimal commas"
-        if grouped or decimal:
+        if thousands or decimal:
             return None, "its comma may part thousands or decimals; write decimals with a point"
+    if grouped := GROUPED.fullmatch(text):
+        return float(re.sub(r"[^-+\d]", "", grouped[1]) + "." + (grouped[2] or "")), "signs between thousands"
     multiple = MULTIPLE.fullmatch(text)
     if multiple:
         try:

@@ -33,6 +33,9 @@ CONSOLE = (".log", ".txt", ".out")
 POINTED = re.compile(r"[-+]?\d*\.\d+")
 """Number with a decimal point; in a file with such numbers, commas part thousands."""
 
+SEPARATOR = re.compile(r"sep=([,;\t|])", re.IGNORECASE)
+"""First line with which spreadsheets tell the sign between cells."""
+
 FEW_ROWS = 256
 """Rows that are taken at a time: so few that the garbage collector, which would walk the whole table, is not woken."""
 
@@ -93,8 +96,11 @@ def _csv(path: Path, run: str, text: str) -> Table:
     while lines.startswith("#"):  # a header that begins with the sign of a comment is kept for what follows
         above, _, lines = lines.partition("\n")
         skipped += 1
-    first = lines.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
+    first, _, rest = lines.partition("\n")
+    told = SEPARATOR.fullmatch(first.rstrip("\r"))
+    if told:
+        lines, skipped = rest, skipped + 1
+    delimiter = told[1] if told else max(",;\t", key=first.count)
     chunks = _chunks(path, lines, delimiter, skipped)
     begun = next(chunks, ([], []))
     header, commented = _header(path, begun[1], above, delimiter, skipped)
@@ -102,7 +108,7 @@ def _csv(path: Path, run: str, text: str) -> Table:
         begun = (begun[0][1:], begun[1][1:])
     numbers: list[int] = []
     columns: list[list[str]] = [[] for _ in header]
-    left = skipped - commented
+    left = skipped - commented - bool(told)
     for some, rows in chain([begun], chunks):
         kept, evaluations = _evaluations(path, header, delimiter, some, rows)
         left += len(rows) - len(evaluations)

@@ -292,6 +292,28 @@ def test_numbers_are_read_as_python_reads_them(values: list[float]) -> None:
     assert grouped.blank_N.tolist() == [False] * len(values) + [True]
     european = numbers([f"{value:,.2f}".translate(str.maketrans(",.", ".,")) for value in values], comma="decimal")
     np.testing.assert_allclose(european.value_N, rounded, rtol=1e-12)
+    for signs in ("'.", "’.", " ,", "\u202f,"):  # Switzerland and France
+        told = "decimal" if signs.endswith(",") else "thousands"
+        apart = numbers([f"{value:,.2f}".translate(str.maketrans(",.", signs)) for value in values], told)
+        np.testing.assert_allclose(apart.value_N, rounded, rtol=1e-12)
+
+
+@pytest.mark.parametrize("cell", ["1'00", "1'0000", "12 34", "'100", "1''000", "1 000 00"])
+def test_signs_between_other_digits_than_thousands_make_no_number(cell: str) -> None:
+    assert numbers([cell]).wrong
+
+
+def test_the_line_of_a_spreadsheet_that_names_its_separator_is_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "excel.csv"
+    rows = "".join(f"{c};{r:.3f}\n".replace(".", ",") for c, r in zip(COMPUTE, RATE))
+    log.write_text("sep=;\ngpu_hours;pass_rate\n" + rows)
+    [curve] = said(capsys, "read", str(log))["sources"][0]["curves"]
+    np.testing.assert_allclose(curve["pass_rate"], RATE, atol=5e-4)
+    log.write_text("sep=;\ngpu_hours;pass_rate\n1;0.1\n2;x\n")
+    assert main(["read", str(log)]) == 1
+    assert f"{log}, row 4, column pass_rate" in capsys.readouterr().err
 
 
 def test_commas_are_told_apart_by_the_whole_file() -> None:
