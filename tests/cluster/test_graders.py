@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.cluster_utils import Cluster as RayCluster
 
-from scalelab.cluster.graders import CHUNK, DEPTH, ClusterGraders, turns
+from scalelab.cluster.graders import CHUNK, DEPTH, ENGINES, ClusterGraders, turns
 from scalelab.errors import BrokenOffError, first_error
 from scalelab.experiment import resolve
 from scalelab.run.coroutines import Changes
@@ -99,11 +99,15 @@ def two_nodes() -> Iterator[None]:
 
 
 def grading(
-    tasks: tuple[Any, ...], workers: int, body: Callable[[ClusterGraders], Awaitable[Any]], stall_seconds: float = 100.0
+    tasks: tuple[Any, ...],
+    workers: int,
+    body: Callable[[ClusterGraders], Awaitable[Any]],
+    stall_seconds: float = 100.0,
+    engines: int = 1,
 ) -> Any:
     """Run a coroutine beside a pool that is served."""
     run = resolve("quickstart").run
-    cluster = replace(run.cluster, verifiers=workers, stall_seconds=stall_seconds)
+    cluster = replace(run.cluster, verifiers=workers, stall_seconds=stall_seconds, generators=engines)
     run = replace(run, cluster=cluster)
     object.__setattr__(run, "tasks", tasks)
 
@@ -152,17 +156,18 @@ def test_actors_stand_on_different_nodes() -> None:
     assert len(set(grading((TrapTask(),), 2, body))) == 2
 
 
-def test_an_actor_holds_a_bounded_number_and_the_rest_waits_for_room() -> None:
+@pytest.mark.parametrize(("engines", "chunk"), [(1, CHUNK), (20 * ENGINES, 20)])
+def test_an_actor_holds_a_bounded_number_and_the_rest_waits_for_room(engines: int, chunk: int) -> None:
     async def body(graders: ClusterGraders) -> None:
-        assert graders.room == 2 * CHUNK * DEPTH
-        many = asyncio.ensure_future(grade(graders, ["wrong"] * 3 * CHUNK * DEPTH, size=CHUNK))
+        assert graders.room == 2 * chunk * DEPTH
+        many = asyncio.ensure_future(grade(graders, ["wrong"] * 3 * chunk * DEPTH, size=chunk))
         while graders.room or min(worker.calls for worker in graders._workers) < DEPTH:
             await asyncio.sleep(0)
         assert max(worker.calls for worker in graders._workers) == DEPTH
         assert set(await many) == {"failed"}
-        assert graders.room == 2 * CHUNK * DEPTH
+        assert graders.room == 2 * chunk * DEPTH
 
-    grading((TrapTask(),), 2, body)
+    grading((TrapTask(),), 2, body, engines=engines)
 
 
 def test_killed_actors_lose_no_verdict_and_count_nothing_as_wrong() -> None:

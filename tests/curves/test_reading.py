@@ -19,7 +19,7 @@ from scalelab.cli import main
 from scalelab.curves import Options, analyse
 from scalelab.errors import LabError
 from scalelab.reading import Reading, load_reading, read_sources, read_with
-from scalelab.reading.cells import comma_meaning, numbers
+from scalelab.reading.cells import Comma, comma_meaning, numbers
 from scalelab.reading.curve import binomial_stderr
 from scalelab.reading.stitch import stitch
 from scalelab.report.page import read_lab
@@ -293,7 +293,7 @@ def test_numbers_are_read_as_python_reads_them(values: list[float]) -> None:
     european = numbers([f"{value:,.2f}".translate(str.maketrans(",.", ".,")) for value in values], comma="decimal")
     np.testing.assert_allclose(european.value_N, rounded, rtol=1e-12)
     for signs in ("'.", "’.", " ,", "\u202f,"):  # Switzerland and France
-        told = "decimal" if signs.endswith(",") else "thousands"
+        told: Comma = "decimal" if signs.endswith(",") else "thousands"
         apart = numbers([f"{value:,.2f}".translate(str.maketrans(",.", signs)) for value in values], told)
         np.testing.assert_allclose(apart.value_N, rounded, rtol=1e-12)
 
