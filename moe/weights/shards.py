@@ -25,7 +25,7 @@ from torch import Tensor
 from moe.weights.assembly import weights
 from moe.weights.handover import Server, receive
 from moe.weights.memory_file import HEAD, MEMORY, PREFIX, MemoryFile, file_name, sweep, wait_for_lock
-from moe.weights.segments import Cut, Piece, Segment, SupersededError, UnavailableError
+from moe.weights.segments import Cut, Piece, Segment, SupersededError
 
 _ALIGNMENT = 64
 

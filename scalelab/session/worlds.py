@@ -51,7 +51,7 @@ def run_on_cluster(
     from scalelab.start.base_model import base_model, look_up, taken_as_is
 
     tuner: StartTuner = ClusterTuner
-    with ThreadPoolExecutor(1) as beside:  # while Ray's processes start; they live no longer than the thread that did it
+    with ThreadPoolExecutor(1) as beside:  # not the start of Ray: its processes end with the thread that starts them
         looked_up = None if taken_as_is(start) else beside.submit(look_up, start, prepared)
         start_ray(run.cluster, max(run.devices, run.sft.trainers))
     start_up.done("Ray")
