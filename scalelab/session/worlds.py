@@ -77,7 +77,7 @@ def run_on_cluster(
             saved=folder.sft_names(),
             retry=faults.retry_with_new_trainer,
             prepared=prepared,
-            looked_up=looked_up and looked_up.result(),
+            looked_up=None if looked_up is None else looked_up.result(),
         )
         record_base(folder, base)
         start_up.done("base model")
