@@ -1,4 +1,4 @@
-"""How parameters are put together from the segments of all ranks."""
+"""Parameters of a model, put together from the segments of all ranks."""
 
 from __future__ import annotations
 

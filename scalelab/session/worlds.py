@@ -48,11 +48,11 @@ def run_on_cluster(
     from scalelab.cluster.world import ClusterRun
     from scalelab.hardware import of_ray
     from scalelab.plan.check import check, check_evaluation, check_fine_tuning, with_hardware
-    from scalelab.start.base_model import base_model, look_up, taken_as_is
+    from scalelab.start.base_model import base_model, taken_as_is, tokenizer_and_key
 
     tuner: StartTuner = ClusterTuner
     with ThreadPoolExecutor(1) as beside:  # not the start of Ray: its processes end with the thread that starts them
-        looked_up = None if taken_as_is(start) else beside.submit(look_up, start, prepared)
+        looked_up = None if taken_as_is(start) else beside.submit(tokenizer_and_key, start, prepared)
         start_ray(run.cluster, max(run.devices, run.sft.trainers))
     start_up.done("Ray")
     heed_signals()  # Ray has installed a handler of its own, which aborts

@@ -227,7 +227,7 @@ def taken_as_is(run: Run) -> bool:
     return run.sft.pretrained is not None and run.sft.traces is None
 
 
-def look_up(run: Run, prepared: PreparedTraces | None) -> TokenizerAndKey:
+def tokenizer_and_key(run: Run, prepared: PreparedTraces | None) -> TokenizerAndKey:
     """The tokenizer of a run's base model, and the key by which the model is found."""
     tokenizer = base_tokenizer(run)
     return tokenizer, cache_key(run, tokenizer, prepared)
@@ -255,13 +255,13 @@ def base_model(
         saved: names of the checkpoints of the fine-tuning, which stay until the model is made; None takes none.
         retry: calls a part again with a new trainer after one is lost.
         prepared: the run's public traces, if `prepare_traces` has prepared them already.
-        looked_up: what `look_up` gave, if it was called already.
+        looked_up: what `tokenizer_and_key` gave, if it was called already.
     """
     start = None if run.sft.pretrained is None else pretrained(run, run.sft.pretrained)
     if start is not None and taken_as_is(run):
         return start
     prepared = prepared or prepare_traces(run, progress)
-    tokenizer, key = looked_up or look_up(run, prepared)
+    tokenizer, key = looked_up or tokenizer_and_key(run, prepared)
     shipped = shipped_model(key) if cache is None else None
     cache = cache or cache_folder() / "base"
     folder = shipped or cache / (f"{key}-portable" if portable() else key)  # made with other kernels, it differs

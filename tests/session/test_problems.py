@@ -175,7 +175,7 @@ def test_the_base_model_is_looked_up_while_ray_starts_and_no_thread_outlives_a_s
         assert looked_up.wait(60)
         raise ends
 
-    monkeypatch.setattr(base_models, "look_up", lambda run, prepared: looked_up.set())
+    monkeypatch.setattr(base_models, "tokenizer_and_key", lambda run, prepared: looked_up.set())
     monkeypatch.setattr(actors, "start_ray", start)
     with pytest.raises(type(ends)):
         execute(resolve("quickstart"), tmp_path / "run", Progress())
