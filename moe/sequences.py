@@ -1,4 +1,4 @@
-"""Training sequences. NumPy only.
+"""Training sequences, of NumPy's arrays.
 
 Axes: _T tokens of a sequence.
 """
@@ -6,10 +6,12 @@ Axes: _T tokens of a sequence.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from moe.errors import MoeError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 REFERENCE = "reference"
 """Name of a token's log-probability under the first weights, among the extras that a loss is given."""

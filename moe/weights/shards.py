@@ -22,11 +22,10 @@ from typing import Any
 
 from torch import Tensor
 
+from moe.weights.assembly import weights
 from moe.weights.handover import Server, receive
 from moe.weights.memory_file import HEAD, MEMORY, PREFIX, MemoryFile, file_name, sweep, wait_for_lock
-from moe.weights.segments import Cut, Piece, Segment, SupersededError, UnavailableError, weights
-
-__all__ = ["Publisher", "Segment", "Snapshot", "SupersededError", "UnavailableError", "this_machine"]
+from moe.weights.segments import Cut, Piece, Segment, SupersededError
 
 _ALIGNMENT = 64
 

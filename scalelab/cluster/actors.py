@@ -94,8 +94,13 @@ def start_ray(cluster: Cluster, devices: int = 2) -> None:
             logging_level="ERROR",
             object_store_memory=512 * 2**20,
             runtime_env=_this_python(),
-            # Ray's head remembers every call of an actor, up to 100,000, for lists that nobody looks at here.
-            _system_config={"metrics_report_interval_ms": 600_000, "task_events_report_interval_ms": 0},
+            # Ray's head remembers every call of an actor, up to 100,000, for lists that nobody looks at here; and it
+            # starts a process a core before one is asked for, which no actor takes, as each has its own environment.
+            _system_config={
+                "metrics_report_interval_ms": 600_000,
+                "task_events_report_interval_ms": 0,
+                "prestart_worker_first_driver": False,
+            },
         )
     except Exception as error:  # Ray raises bare Exceptions of many kinds here
         if isinstance(error, OSError):  # a folder, or a port

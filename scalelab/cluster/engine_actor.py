@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from moe.weights.shards import Segment, UnavailableError
+from moe.weights.segments import Segment, UnavailableError
 from scalelab.cluster.actors import this_node
 from scalelab.cluster.heartbeats import Beating, Pulse
 from scalelab.cluster.records import taken_out

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from moe.weights.shards import Segment
+from moe.weights.segments import Segment
 from scalelab.rollout.types import Request
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 
-from moe.weights.shards import Segment
+from moe.weights.segments import Segment
 from scalelab.cluster.actors import actor_class
 from scalelab.cluster.assignments import Assignments, RequestGroups
 from scalelab.cluster.engine_actor import EngineActor

@@ -74,9 +74,10 @@ class ClusterRun:
         self.run, self.folder, self.progress, self.faults = run, folder, progress, faults
         self.changes, self._ray = Changes(), RayProcesses()
         devices = shared(run.cluster)
+        # Engines take longest to come up, and Ray starts no more processes at a time than there are cores.
+        self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes, faults, devices)
         self.trainer = ClusterTrainer(run, base, run.cluster.trainers, devices)
         self.graders = ClusterGraders(run, self.changes)
-        self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes, faults, devices)
         self.trainer.on_lost_records = faults.lost_records
         if run.cluster.publication != "files":
             self.trainer.listeners, self.trainer.on_unsent = self.engines.listeners, faults.unsent

@@ -9,7 +9,6 @@ is exactly zero stays zero. No ε is added to the deviation, so that scaling all
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -64,14 +63,6 @@ def by_prompt(advantages: Sequence[np.ndarray]) -> list[np.ndarray]:
 def unchanged(advantages: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Leave the advantages as they are, as in Dr. GRPO (ScaleRL §3.2)."""
     return list(advantages)
-
-
-class AdvantageNorm(Protocol):
-    """An advantage norm of the user's own."""
-
-    def normalise(self, advantages: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Normalise a step's advantages: float64[G] per prompt, as `centred` gives them."""
-        ...
 
 
 NORMS: dict[str, Callable[[Sequence[np.ndarray]], list[np.ndarray]]] = {

@@ -5,13 +5,15 @@ Axes: `_N` completions.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
+
+if TYPE_CHECKING:  # what names experiments does without
+    import numpy as np
 
 TIME_IS_UP = "Okay, time is up. Let me stop thinking and formulate a final answer now. </think>"
 
@@ -38,6 +40,8 @@ class LengthControl(Protocol):
         Returns:
             float64[N].
         """
+        import numpy as np
+
         return np.zeros(len(lengths_N))
 
 
@@ -108,5 +112,7 @@ class LengthPenalty(LengthControl):
         Returns:
             float64[N] in [−1, 0].
         """
+        import numpy as np
+
         slope_N = (self.max_tokens - np.asarray(lengths_N, dtype=np.float64)) / self.cache_tokens - 1.0
         return np.where(correct_N, np.clip(slope_N, -1.0, 0.0), 0.0)

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 from pydantic import Field, PositiveInt, SkipValidation
 from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
-from scalelab.recipe.advantages import AdvantageNorm
 from scalelab.recipe.length_control import ForcedInterruption, LengthControl, LengthPenalty
 from scalelab.recipe.losses import CISPO, Loss
 from tasks.sampler import Curriculum
 from tasks.thinking import THINK_CLOSE
 
+if TYPE_CHECKING:  # what names experiments does without
+    import numpy as np
+
 Aggregation = Literal["prompt", "sample", "token", "constant"]
 ZeroVariance = Literal["drop", "keep", "refill"]
 FP32Head = Literal["both", "trainer", "generator", "none"]
+
+
+class AdvantageNorm(Protocol):
+    """An advantage norm of the user's own."""
+
+    def normalise(self, advantages: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Normalise a step's advantages: float64[G] per prompt, as `scalelab.recipe.advantages.centred` gives them."""
+        ...
 
 
 @dataclass(frozen=True, config=CHECKED)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -47,10 +48,12 @@ def run_on_cluster(
     from scalelab.cluster.world import ClusterRun
     from scalelab.hardware import of_ray
     from scalelab.plan.check import check, check_evaluation, check_fine_tuning, with_hardware
-    from scalelab.start.base_model import base_model
+    from scalelab.start.base_model import base_model, taken_as_is, tokenizer_and_key
 
     tuner: StartTuner = ClusterTuner
-    start_ray(run.cluster, max(run.devices, run.sft.trainers))
+    with ThreadPoolExecutor(1) as beside:  # not the start of Ray: its processes end with the thread that starts them
+        looked_up = None if taken_as_is(start) else beside.submit(tokenizer_and_key, start, prepared)
+        start_ray(run.cluster, max(run.devices, run.sft.trainers))
     start_up.done("Ray")
     heed_signals()  # Ray has installed a handler of its own, which aborts
     unguard = guard_ray(partial(_broken_off, folder, progress))
@@ -68,7 +71,13 @@ def run_on_cluster(
             run, start = with_hardware(run, hardware), with_hardware(start, hardware)
         faults = Faults(run.cluster, folder.add_fault, progress.say)
         base = base_model(
-            start, progress, tuner, saved=folder.sft_names(), retry=faults.retry_with_new_trainer, prepared=prepared
+            start,
+            progress,
+            tuner,
+            saved=folder.sft_names(),
+            retry=faults.retry_with_new_trainer,
+            prepared=prepared,
+            looked_up=None if looked_up is None else looked_up.result(),
         )
         record_base(folder, base)
         start_up.done("base model")

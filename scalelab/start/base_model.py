@@ -24,8 +24,6 @@ from moe.model.architectures import architecture
 from moe.model.decoder import DecoderConfig
 from moe.model.reading import read_config
 from moe.settings import TrainerConfig
-from moe.weights.hf_folder import FolderWeights, check_tensors, is_multimodal, write_text_model
-from moe.weights.links import shapes
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tokenizer
 from scalelab.run.config import Run
@@ -58,6 +56,7 @@ FINE_TUNING = "0.1.0"
 # Models that come with the lab: folders, each with the cache's keys of its model in the file KEY.
 SHIPPED = Path(__file__).parents[1] / "bases"
 KEY = "key"
+TokenizerAndKey = tuple["PreTrainedTokenizerFast", str]
 ROUTER_CHOICES = ("balance", "z_loss", "expert_bias", "freeze_router")
 
 
@@ -87,6 +86,8 @@ def pretrained(run: Run, folder: str) -> Path:
     Raises:
         LabError: it is not, naming what differs.
     """
+    from moe.weights.hf_folder import is_multimodal  # imports torch, which a base model that is there does not need
+
     if folder.startswith(PREFIX):
         path = packaged_model(folder.removeprefix(PREFIX), cache_folder() / "base")
     elif folder.startswith(HUB):
@@ -151,6 +152,9 @@ def _demand_tensors(found: ModelFolder) -> None:
     Raises:
         LabError: naming the first tensor that is wrong.
     """
+    from moe.weights.hf_folder import FolderWeights, check_tensors
+    from moe.weights.links import shapes
+
     try:
         check_tensors(FolderWeights(found.path), shapes(found.hf_config))
     except MoeError as error:
@@ -159,6 +163,8 @@ def _demand_tensors(found: ModelFolder) -> None:
 
 def _text_model(folder: Path) -> Path:
     """The text model of a multimodal folder, written once into the cache: engines load no part of a larger model."""
+    from moe.weights.hf_folder import write_text_model
+
     stamp = f"{folder.resolve()} {(folder / 'config.json').stat().st_mtime_ns}"
     target = cache_folder() / "base" / f"text-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
     if not target.exists():
@@ -216,6 +222,17 @@ def base_seed(run: Run) -> int:
     return run.seed if run.sft.seed is None else run.sft.seed
 
 
+def taken_as_is(run: Run) -> bool:
+    """True if RL starts from a pretrained model, on which nothing is fine-tuned before."""
+    return run.sft.pretrained is not None and run.sft.traces is None
+
+
+def tokenizer_and_key(run: Run, prepared: PreparedTraces | None) -> TokenizerAndKey:
+    """The tokenizer of a run's base model, and the key by which the model is found."""
+    tokenizer = base_tokenizer(run)
+    return tokenizer, cache_key(run, tokenizer, prepared)
+
+
 def base_model(
     run: Run,
     progress: Progress,
@@ -224,6 +241,7 @@ def base_model(
     saved: CheckpointNames | None = None,
     retry: Retry = once,
     prepared: PreparedTraces | None = None,
+    looked_up: TokenizerAndKey | None = None,
 ) -> Path:
     """The folder (Hugging Face form: configuration, tokenizer, weights) of the model RL starts from.
 
@@ -237,13 +255,13 @@ def base_model(
         saved: names of the checkpoints of the fine-tuning, which stay until the model is made; None takes none.
         retry: calls a part again with a new trainer after one is lost.
         prepared: the run's public traces, if `prepare_traces` has prepared them already.
+        looked_up: what `tokenizer_and_key` gave, if it was called already.
     """
     start = None if run.sft.pretrained is None else pretrained(run, run.sft.pretrained)
-    if start is not None and run.sft.traces is None:
+    if start is not None and taken_as_is(run):
         return start
-    tokenizer = base_tokenizer(run)
     prepared = prepared or prepare_traces(run, progress)
-    key = cache_key(run, tokenizer, prepared)
+    tokenizer, key = looked_up or tokenizer_and_key(run, prepared)
     shipped = shipped_model(key) if cache is None else None
     cache = cache or cache_folder() / "base"
     folder = shipped or cache / (f"{key}-portable" if portable() else key)  # made with other kernels, it differs

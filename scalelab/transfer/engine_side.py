@@ -26,8 +26,9 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.worker.worker_base import WorkerBase
 
 from moe.errors import MoeError, printable
+from moe.weights.assembly import check
 from moe.weights.links import EXPERT_BIAS, links, shapes
-from moe.weights.segments import Segment, UnavailableError, check
+from moe.weights.segments import Segment, UnavailableError
 from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
 from scalelab.transfer import expert_bias

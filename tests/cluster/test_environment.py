@@ -12,7 +12,7 @@ import pytest
 from scalelab.cluster.environment import ALLOCATOR, environment
 
 SOURCE = """
-import json, os
+import json, os, psutil
 from scalelab.cluster.surroundings import settle
 settle(own_ray=True)
 import ray
@@ -26,17 +26,20 @@ class Seeing(Beating):
 
 start_ray(Cluster())
 actors = {role: actor_class(Seeing, role, Cluster()).remote() for role in ("trainer", "engine", "verifier")}
-print(json.dumps({role: ray.get(actor.seen.remote(), timeout=600) for role, actor in actors.items()}))
+seen = {role: ray.get(actor.seen.remote(), timeout=600) for role, actor in actors.items()}
+idle = [one for one in psutil.Process().children(recursive=True) if one.cmdline()[:1] == ["ray::IDLE"]]
+print(json.dumps([seen, len(idle)]))
 end_ray()
 """
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_an_engine_has_plain_segments_where_its_node_asks_for_expandable_ones() -> None:
+def test_an_engine_has_plain_segments_where_its_node_asks_for_expandable_ones_and_no_process_waits_for_work() -> None:
     node = os.environ | dict.fromkeys(ALLOCATOR, "expandable_segments:True")
     done = subprocess.run([sys.executable, "-c", SOURCE], capture_output=True, text=True, timeout=900, env=node)
-    seen = json.loads(done.stdout)
+    seen, idle = json.loads(done.stdout)
+    assert idle == 0
     for role, wanted in (("trainer", "True"), ("engine", "False")):
         assert [seen[role][name] for name in ALLOCATOR] == [f"expandable_segments:{wanted}"] * 2, done.stderr
     for role, there in seen.items():

@@ -35,3 +35,18 @@ def test_what_names_experiments_and_data_sets_loads_no_verifier() -> None:
     names = ["tasks.math.read", "tasks.math.verifier", "tasks.code.verifier"]
     done = subprocess.run([sys.executable, "-c", code.format(names=names)], capture_output=True, text=True, timeout=900)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_driver_of_a_run_imports_no_torch() -> None:
+    """Its actors do, beside it; it would take the driver 1.2 s of a core before it can start them."""
+    driver = "scalelab.session.session, scalelab.start.base_model, scalelab.plan.check, scalelab.cluster.world"
+    code = f"import sys, {driver}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_what_shows_an_experiment_does_without_numpy() -> None:
+    """It takes a sixth of the command's processor time."""
+    code = "import sys; from scalelab.cli import main; main(['show', 'quickstart']); print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
+    assert done.stdout.endswith("\nFalse\n"), done.stderr

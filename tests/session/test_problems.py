@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
 from scalelab.run.config import Run
 from scalelab.session.problems import check_prompts, describe_tasks
 from scalelab.session.session import execute
+from scalelab.start import base_model as base_models
 from scalelab.start.base_model import base_model
 from scalelab.start.fine_tuning import LocalTuner
 from scalelab.watch.progress import Progress
@@ -160,6 +163,23 @@ def test_a_model_that_is_not_there_is_said_before_ray_starts(
     resolved = resolved_on(data, sets=("SFT.pretrained='lab/small'",))
     with pytest.raises(LabError, match=r"there is no folder .*lab/small; .* hub:ORG/NAME to download"):
         execute(resolved, tmp_path / "run", Progress())
+
+
+@pytest.mark.parametrize("ends", [LabError("Ray did not start"), KeyboardInterrupt()])
+def test_the_base_model_is_looked_up_while_ray_starts_and_no_thread_outlives_a_start_that_ends(
+    ends: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = Event()
+
+    def start(*args: Any) -> None:
+        assert looked_up.wait(60)
+        raise ends
+
+    monkeypatch.setattr(base_models, "tokenizer_and_key", lambda run, prepared: looked_up.set())
+    monkeypatch.setattr(actors, "start_ray", start)
+    with pytest.raises(type(ends)):
+        execute(resolve("quickstart"), tmp_path / "run", Progress())
+    assert [one for one in threading.enumerate() if not one.daemon] == [threading.main_thread()]
 
 
 class Counted:

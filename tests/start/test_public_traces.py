@@ -392,6 +392,7 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line_before_an_actor_starts(
     monkeypatch.setattr(ray, "nodes", lambda: [node] * 10)
     monkeypatch.setattr(placement, "JOIN_SECONDS", 0.0)  # no other node will join
     monkeypatch.setattr(gpu_nodes, "check_gpu_nodes", lambda packages, seconds, say: None)
+    monkeypatch.setattr(models, "tokenizer_and_key", lambda run, prepared: None)
     monkeypatch.setattr(models, "base_model", lambda run, progress, tuner, **settings: tuner(run))
     monkeypatch.setattr(trainer_ranks, "ClusterTuner", lambda run: pytest.fail("a trainer starts"))
     for room, names in (
