@@ -24,8 +24,8 @@ from types import FrameType
 from typing import Any
 
 from scalelab.cli import main
-from tests.helpers.approved_subjects import SUBJECTS
 from tests.helpers.approved_sources import ROOT, write_logs, write_runs
+from tests.helpers.approved_subjects import SUBJECTS
 
 TEXTS = Path(__file__).parents[1] / "commands" / "approved"
 DIGITS = 4

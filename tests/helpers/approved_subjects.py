@@ -194,7 +194,7 @@ def _page() -> dict[str, Any]:
         client = TestClient(make_app(refresher), base_url="http://127.0.0.1:8765")
         for question in asked if sources == ["page"] else ("steps/r0", "completions/r0?limit=2"):
             answer = client.get(f"/api/{question}")
-            value = answer.json() if answer.is_success else answer.text
+            value: Any = answer.json() if answer.is_success else answer.text
             if question.startswith("pair"):
                 del value["curves"]  # those of `curves`
             found[f"{answer.status_code} {question}"] = value
