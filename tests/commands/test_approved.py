@@ -1,4 +1,4 @@
-"""What commands print, what a page asks for, and what may be set, stay as somebody has read them."""
+"""Output of commands, data of a page, and what may be set: they stay as somebody has read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print, held against texts that somebody has read: `tests/commands/approved`.
+"""Output of commands, held against texts that somebody has read: `tests/commands/approved`.
 
     python -m tests.helpers.approved [SUBJECT...]
 
@@ -31,7 +31,7 @@ TEXTS = Path(__file__).parents[1] / "commands" / "approved"
 DIGITS = 4
 """Significant digits of a number of `--json` that is fitted: what is left is the same on every processor."""
 MORE_DIGITS = 6
-"""The same of what is counted without matrices: plans, simulations, books."""
+"""Digits of what is counted without matrices: plans, simulations, books."""
 COUNTED = ("plan", "simulate", "launch", "books", "read")
 LONGEST = 12
 """Numbers of a list that are shown one by one."""
@@ -62,7 +62,7 @@ def world() -> Iterator[Path]:
 
 
 def transcript(subject: str) -> str:
-    """What a subject's commands print now, run in `world`, and the data that it makes without a command."""
+    """Output of a subject's commands now, run in `world`, or the data that it makes without a command."""
     asked = SUBJECTS[subject]
     if callable(asked):
         return "".join(f"{title}\n{_plain(lines(value))}\n" for title, value in asked().items())
@@ -143,7 +143,7 @@ def _unit(number: str) -> float:
 
 
 def problem(subject: str) -> str:
-    """How the output of a subject differs from its text, and what to do; empty if it does not."""
+    """Difference of a subject's output from its text, and what to do; empty if there is none."""
     path = TEXTS / f"{subject}.txt"
     found = differences(path.read_text() if path.exists() else "", transcript(subject))
     if not found:

@@ -129,4 +129,4 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "no_journal": _gone(JOURNAL),
     "other_weights": _other_weights,
 }
-"""What has happened to the books of a run; `NAME_older` are those of a run from before there was a journal."""
+"""Damages to the books of a run; `NAME_older` are those of a run from before there was a journal."""

@@ -136,7 +136,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 def _options() -> dict[str, Any]:
-    """What every option of every command is without being given, and what it takes."""
+    """Defaults of every option of every command, and what it takes."""
     from scalelab.cli import COMMANDS as ALL
     from scalelab.cli import command_parser
 
@@ -156,7 +156,7 @@ def _options() -> dict[str, Any]:
 
 
 def _settings() -> dict[str, Any]:
-    """What a field of every class of an experiment is without being bound, and what it takes."""
+    """Defaults of every field of every class of an experiment, and what it takes."""
     from scalelab.experiment.lab import LAB
 
     return {
@@ -169,7 +169,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _page() -> dict[str, Any]:
-    """What a page asks for, of made-up runs and of recorded ones."""
+    """Data that a page asks for, of made-up runs and of recorded ones."""
     from pathlib import Path
 
     from starlette.testclient import TestClient

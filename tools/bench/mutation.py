@@ -59,7 +59,7 @@ class Mistake:
     text: str
     tests: tuple[str, ...]
     printed: tuple[str, ...] = ()
-    """Those of them that hold what commands print against texts."""
+    """Tests that hold what its commands print against texts; they are run first."""
 
 
 def tests_of(file: str) -> tuple[str, ...]:
