@@ -43,7 +43,7 @@ test-devices: install
 	@OMP_NUM_THREADS=1 $(PY) -m pytest tests/rehearse/test_environment.py
 
 # For a night: what `make test` leaves out, random tests with fresh draws, five hundred examples each, and 400 mistakes, of
-# which tests are to notice nine in ten; of 40 drawn last they noticed half (docs/house.md), so it fails there.
+# which tests are to notice nine in ten; of 40 drawn last they noticed fewer (docs/house.md), so it fails there.
 nightly: install
 	@$(PYTEST) -m nightly
 	@HYPOTHESIS_PROFILE=explore $(PYTEST) -m "not slow"

@@ -265,6 +265,7 @@ def _seeds(analyses: Sequence[Analysis], runs: Sequence[str], here_MR: Array, co
     """The recipe whose further seeds, as many as the budget pays for, are worth most; it must pay for one of some."""
     error_R = np.array([_error_of_seeds(here_MR, analyses, count) if count else np.inf for count in count_R.tolist()])
     value_R = knowledge_gradient(here_MR.mean(0), np.cov(here_MR, rowvar=False), error_R)
+    value_R[value_R < LEAST] = 0.0  # else rounding, which differs between processors, would pick the recipe
     pick = int(np.where(count_R > 0, value_R, -1.0).argmax())
     return BudgetChoice(
         step="seed",

@@ -87,7 +87,7 @@ def test_lost_rollouts_cost_no_step(run: Path) -> None:
     assert damaged.problems == ()
     assert "generated again" in str(damaged.lost)
     (run / "checkpoints" / name).unlink()
-    assert "missing" in str(choose(run).lost)
+    assert f"{name} is missing" in str(choose(run).lost)
 
 
 def test_a_checkpoint_of_another_configuration_or_model_is_not_taken(run: Path) -> None:

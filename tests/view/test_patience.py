@@ -29,6 +29,16 @@ def test_a_client_that_does_not_finish_its_request_is_cut_off(
     sent: bytes, answered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0.2)
+    assert answers(sent).count(BODY) == answered
+
+
+def test_a_request_that_comes_in_two_parts_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 1.0)
+    assert answers(b"GET / HTTP/1.1\r\nHo", b"st: a\r\n\r\n").count(BODY) == 1
+
+
+def answers(*parts: bytes) -> bytes:
+    """All that a server sends to a client of such parts of requests, until it closes the connection."""
 
     async def main() -> bytes:
         config = uvicorn.Config(app, http=PatientProtocol, log_level="warning", timeout_keep_alive=100, lifespan="off")
@@ -38,9 +48,11 @@ def test_a_client_that_does_not_finish_its_request_is_cut_off(
         loop = asyncio.get_running_loop()
         listening = await loop.create_server(lambda: PatientProtocol(config, state, {}), "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
-        writer.write(sent)
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(0.05)
         content = await asyncio.wait_for(reader.read(), 30)  # to the end of the connection
         listening.close()
         return content
 
-    assert asyncio.run(main()).count(BODY) == answered
+    return asyncio.run(main())

@@ -27,7 +27,8 @@ from scalelab.store.status_file import StatusFile
 from scalelab.view.answer import measured
 from scalelab.view.bindings import GENERATIONS, PROMPTS, TOKENS, axes, bindings, differences
 from scalelab.view.discover import find_runs
-from scalelab.view.metrics import MOST_POINTS, flatten, held_out_panels, metric_panels, thin
+from scalelab.view.metrics import MOST_PANELS, MOST_POINTS, flatten, held_out_panels, metric_panels, thin
+from scalelab.view.now import status_and_age
 from scalelab.view.run import ViewedRun
 from scalelab.view.timeline import timeline
 from scalelab.view.unusual import falls, foretold, unusual
@@ -424,3 +425,13 @@ def test_the_measured_order_names_the_first_three_of_many_recipes() -> None:
     recipes = [curve([0, 1, 2], [0.1, rate, rate], run=name) for name, rate in zip("abcd", (0.3, 0.5, 0.4, 0.2))]
     text = measured("", recipes)["text"]
     assert "b has the highest pass rate of 4 recipes, 0.500; next c 0.400 and a 0.300." in text
+
+
+def test_as_many_metrics_are_drawn_as_the_page_holds_and_the_others_are_named() -> None:
+    panels, left_out = metric_panels([{"step": 1, **{f"own_{number}": 1.0 for number in range(MOST_PANELS + 1)}}])
+    assert (len(panels), left_out) == (MOST_PANELS, [f"own_{MOST_PANELS} (not drawn)"])
+
+
+def test_the_age_of_a_status_is_that_of_its_file_and_never_below_zero(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text('{"time": 100.0}')
+    assert [status_and_age(tmp_path, at)[1] for at in (100.25, 99.0)] == [0.25, 0.0]

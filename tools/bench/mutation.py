@@ -2,11 +2,12 @@
 
     python tools/bench/mutation.py [ROOM...] --count 100 --seed 1 [--seconds 120] [--jobs 2]
 
-Draws files by their number of lines, changes one place of each in a copy of the tree, and runs the test files that
-import the changed module or, from anywhere, a name that it defines, or call its subcommand, those that are marked slow
-last; a module that no test names has the tests of its room. Tests that fail without a change, too, say nothing. What
-is not noticed is printed as a difference, to be read: some changes mean nothing. Tests that do not end are counted by
-themselves: an endless loop, or a busy machine. `make nightly` calls it.
+Draws files by their number of lines, changes one place of each in a copy of the tree, and runs the texts of what
+commands print that run the changed file, then the test files that import its module or, from anywhere, a name that it
+defines, or call its subcommand, those that are marked slow last; a module that no test names has the tests of its room.
+Tests that fail without a change, too, say nothing. What is not noticed is printed as a difference, to be read: some
+changes mean nothing. Tests that do not end are counted by themselves: an endless loop, or a busy machine. `make
+nightly` calls it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import json
 import os
 import random
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from queue import Queue
@@ -32,6 +34,12 @@ from mutants import mutants
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("curves", "reading", "commands", "plan", "view", "recipe", "schedule", "store")
+PRINTED = "tests/commands/test_approved.py"
+"""Tests of what commands print: those are asked whose commands run the changed file."""
+
+ALWAYS = ("options", "settings")
+"""Subjects of theirs that read what modules define, and run none."""
+
 NONE_SELECTED = 5
 """Exit code of pytest."""
 
@@ -50,6 +58,8 @@ class Mistake:
     file: str
     text: str
     tests: tuple[str, ...]
+    printed: tuple[str, ...] = ()
+    """Tests that hold what its commands print against texts; they are run first."""
 
 
 def tests_of(file: str) -> tuple[str, ...]:
@@ -86,6 +96,20 @@ def _definer(module: str, name: str) -> str:
     return module
 
 
+def subjects_run() -> dict[str, list[str]]:
+    """Files that each subject of the printed texts runs."""
+    asked = [sys.executable, "-m", "tests.helpers.approved", "--runs"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def printed_by(file: str, subjects: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The tests of the printed texts that a change of a file may reach, those of the fewest files first."""
+    reached = [one for one in sorted(subjects, key=lambda one: len(subjects[one])) if file in subjects[one]]
+    test = f"{PRINTED}::test_what_is_printed_is_what_was_approved"
+    return tuple(f"{test}[{one}]" for one in dict.fromkeys((*ALWAYS, *reached)))
+
+
 def sample(rooms: Sequence[str], count: int, seed: int) -> list[Mistake]:
     """Mistakes at random places of the rooms' files, each file drawn by its length."""
     rng = random.Random(seed)
@@ -115,7 +139,7 @@ def outcome(tests: Sequence[str], tree: Path, seconds: float, which: str) -> Out
 
 
 def seen(mistake: Mistake, tree: Path, seconds: float, right: dict[tuple[str, ...], Outcome]) -> Outcome:
-    """Run the tests with the change in a tree that is otherwise right: the quick ones, then the slow ones.
+    """Run the tests with the change in a tree that is otherwise right: the printed texts, quick tests, then slow ones.
 
     Args:
         mistake: the change.
@@ -125,17 +149,23 @@ def seen(mistake: Mistake, tree: Path, seconds: float, right: dict[tuple[str, ..
     """
     file = tree / mistake.file
     unchanged = file.read_text()
-    for which, times in (("not slow and not nightly", 1), ("slow and not nightly", SLOWER)):
+    others = tuple(one for one in mistake.tests if one != PRINTED)
+    stages = (
+        (mistake.printed, "not nightly", SLOWER),
+        (others, "not slow and not nightly", 1),
+        (others, "slow and not nightly", SLOWER),
+    )
+    for tests, which, times in (stage for stage in stages if stage[0]):
         file.write_text(mistake.text)
         try:
-            found = outcome(mistake.tests, tree, times * seconds, which)
+            found = outcome(tests, tree, times * seconds, which)
         finally:
             file.write_text(unchanged)
-        key = (which, *mistake.tests)
+        key = (which, *tests)
         if found == "failed" and key not in right:
-            right[key] = outcome(mistake.tests, tree, times * seconds, which)
+            right[key] = outcome(tests, tree, times * seconds, which)
         if found == "failed" and right[key] != "passed":
-            sys.exit(f"{' '.join(mistake.tests)} ({which}): they fail without any mistake; mend them first")
+            sys.exit(f"{' '.join(tests)} ({which}): they fail without any mistake; mend them first")
         if found != "passed":
             return found
     return "passed"
@@ -158,7 +188,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--least", type=float, default=0.0, help="share to be noticed, else the exit code is 1")
     args = parser.parse_args()
-    changes = sample(args.rooms, args.count, args.seed)
+    subjects = subjects_run()
+    drawn = sample(args.rooms, args.count, args.seed)
+    changes = [replace(one, printed=printed_by(one.file, subjects)) for one in drawn]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as threads:
         trees: Queue[Path] = Queue()
         for number in range(args.jobs):
