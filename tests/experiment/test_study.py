@@ -32,6 +32,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
     import study_tables.ends
     import study_tables.exercised
     import study_tables.falls
+    import study_tables.figure
     import study_tables.outcomes
     import study_tables.predictability
     import study_tables.questions
@@ -407,3 +408,11 @@ def test_outcomes_keep_how_many_completions_of_every_prompt_passed(tables: Any, 
     for (_, task), counts in found.items():
         names = sorted({row["prompt_id"] for row in rows if row["task"] == task})
         assert counts == [sum(r["prompt_id"] == name and r["outcome"] == "passed" for r in rows) for name in names]
+
+
+def test_every_picture_stands_in_the_page_and_its_lines_are_members(tables: Any) -> None:
+    page, family = (STUDY / "README.md").read_text(), {name.partition("/")[2] for name in load("study_two")}
+    for name, picture in tables.figure.PICTURES.items():
+        assert f"{name} -->\n\n![{picture.caption}]({name}.png)\n" in page
+        assert (STUDY / f"{name}.png").is_file()
+        assert set(picture.labels) <= family

@@ -16,7 +16,7 @@ from pathlib import Path
 from sections import replace_section
 from study_tables.axes import HOURS
 from study_tables.exercised import exercised_table, rows_of
-from study_tables.figure import draw
+from study_tables.figure import PICTURES, draw, draw_question
 from study_tables.legends import with_legend
 from study_tables.pages import Sections, first_sections, read_axes, second_sections
 from study_tables.questions import RECIPES_MANY, members_of
@@ -36,10 +36,12 @@ def write(study: Path, sections: Sections) -> None:
 
 
 def pictures(runs: StudyRuns, study: Path) -> None:
-    """Draw the recipes' curves, and the figure for a talk."""
+    """Draw the recipes' curves, those of the questions, and the figure for a talk."""
     items = runs.of(members_of(RECIPES_MANY, runs))
     plot_fits([item.fit.curve for item in items], items, study / "recipes.png", until=125.0)
     draw(runs, study / "talk.png")
+    for name, picture in PICTURES.items():
+        draw_question(runs, picture, study / f"{name}.png")
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
-"""The study's figure for a talk: what staleness does by learning rate and loss, and what few prompts do."""
+"""Pictures of the study: the mean curves of a question's members, and the figure for a talk."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from scalelab.report.plots import STYLE
 from scalelab.view.palette import MARKERS, codes
 from study_tables.ends import ends
 from study_tables.falls import GRID
-from study_tables.runs import BASELINE, StudyRuns
+from study_tables.runs import BASELINE, CENTRES, LONG, MANY, StudyRuns
 
 PROMPTS = {"prompts_64": "64", BASELINE: "256", "prompts_1024": "1,024", "prompts_4096": "4,096"}
 """Members by their training prompts a task."""
@@ -22,6 +24,138 @@ STALENESS = (1, 8, 32)
 
 BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "ncol": 2}
 """Place of a legend that covers no line."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture above the answer to a question.
+
+    Attributes:
+        caption: what it shows.
+        labels: name in the legend by member.
+    """
+
+    caption: str
+    labels: Mapping[str, str]
+
+
+PICTURES = {
+    "recipes_long": Picture(
+        "The five recipes with 4,096 prompts a task and twice the hours",
+        {
+            LONG + BASELINE: "ScaleRL",
+            f"{LONG}deepseek_grpo": "GRPO",
+            f"{LONG}qwen25_dapo": "DAPO",
+            f"{LONG}magistral": "Magistral",
+            f"{LONG}minimax_m1": "MiniMax",
+        },
+    ),
+    "bases": Picture(
+        "ScaleRL and Magistral from three base models",
+        {
+            CENTRES[MANY]: "ScaleRL, base 0",
+            "base_1_scalerl": "ScaleRL, base 1",
+            "base_2_scalerl": "ScaleRL, base 2",
+            f"{MANY}magistral": "Magistral, base 0",
+            "base_1_magistral": "Magistral, base 1",
+            "base_2_magistral": "Magistral, base 2",
+        },
+    ),
+    "without_many": Picture(
+        "ScaleRL without one ingredient, 1,024 prompts a task",
+        {
+            CENTRES[MANY]: "ScaleRL",
+            f"{MANY}without_length_control": "length penalty",
+            f"{MANY}without_loss": "DAPO's clip",
+            f"{MANY}without_schedule": "PPO-off-policy-8",
+            f"{MANY}without_aggregation": "sample average",
+            f"{MANY}without_advantage_norm": "norm by prompt",
+            f"{MANY}without_zero_variance": "no variance kept",
+        },
+    ),
+    "grid": Picture(
+        "CISPO and DAPO's clip at twice the learning rate, by the steps that a rollout may be old",
+        {
+            f"k{steps}_fast_{loss}": f"{LOSSES[loss]}, {steps} step{'s' * (steps > 1)}"
+            for loss in LOSSES
+            for steps in STALENESS
+        },
+    ),
+    "prompts": Picture("ScaleRL by training prompts a task", {name: f"{few} prompts" for name, few in PROMPTS.items()}),
+    "axes_many": Picture(
+        "ScaleRL with other lengths, batches and generations, 1,024 prompts a task",
+        {
+            CENTRES[MANY]: "64 tokens, batch 128, 8 generations",
+            f"{MANY}length_56": "56 tokens",
+            f"{MANY}length_96": "96 tokens",
+            f"{MANY}batch_64": "batch 64",
+            f"{MANY}batch_256": "batch 256",
+            f"{MANY}generations_4": "4 generations",
+            f"{MANY}generations_16": "16 generations",
+            f"{MANY}generations_32": "32 generations",
+        },
+    ),
+    "width": Picture(
+        "Three widths, 256 and 1,024 prompts a task",
+        {
+            "width_64": "64, 256 prompts",
+            BASELINE: "128, 256 prompts",
+            "width_192": "192, 256 prompts",
+            f"{MANY}width_64": "64, 1,024 prompts",
+            CENTRES[MANY]: "128, 1,024 prompts",
+            f"{MANY}width_192": "192, 1,024 prompts",
+        },
+    ),
+    "tasks": Picture(
+        "Trained on both tasks, and on one", {BASELINE: "both", "tasks_code": "code alone", "tasks_math": "math alone"}
+    ),
+    "noise": Picture(
+        "Verdicts that err in training",
+        {
+            BASELINE: "right verdicts",
+            "false_pass_10": "10 % of wrong ones pass",
+            "false_pass_20": "20 % of wrong ones pass",
+            "false_refusal_10": "10 % of right ones refused",
+            "false_refusal_20": "20 % of right ones refused",
+        },
+    ),
+}
+"""Pictures by the section of the page that they stand in."""
+
+
+def draw_question(runs: StudyRuns, picture: Picture, path: Path) -> None:
+    """Draw the mean curves of a question's members on both tasks."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    with matplotlib.rc_context({**STYLE, "font.size": 10, "legend.fontsize": 9, "lines.markersize": 4}):
+        tasks = runs.tasks()
+        figure, axes = pyplot.subplots(1, len(tasks), figsize=(10.0, 4.0))
+        for axis, task in zip(axes, tasks):
+            _draw_means(axis, runs, picture.labels, task)
+            axis.set_title(task, fontsize=10.5)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="lower center", ncol=3 if len(labels) > 4 else len(labels))
+        lines = -(-len(labels) // 3) if len(labels) > 4 else 1
+        figure.tight_layout(w_pad=3, rect=(0, 0.03 + 0.055 * lines, 1, 1))
+        figure.savefig(path, dpi=100)
+        pyplot.close(figure)
+
+
+def _draw_means(axis: Any, runs: StudyRuns, labels: Mapping[str, str], task: str) -> None:
+    """Draw the mean of each member's seeds over compute."""
+    for (member, label), code in zip(labels.items(), codes(len(labels))):
+        item = runs.curve(member, task)
+        if item is None:
+            continue
+        seeds = [item.select(item.seed_N == at) for at in range(len(item.seeds))]
+        grid_N = np.linspace(0, min(one.compute_N.max() for one in seeds), 17)
+        mean_N = np.mean([np.interp(grid_N, one.compute_N, one.pass_rate_N) for one in seeds], axis=0)
+        style = {"color": code["color"], "ls": code["dash"]}
+        axis.plot(grid_N, mean_N, MARKERS[code["symbol"]], lw=1.8, label=label, **style)
+    axis.set(ylim=(0, None), xlim=(0, None), xlabel="compute (GPU-hours, simulated)", ylabel="held-out pass rate")
 
 
 def draw(runs: StudyRuns, path: Path) -> None:
@@ -58,15 +192,7 @@ def _draw_staleness(axis: Any, runs: StudyRuns) -> None:
 
 
 def _draw_prompts(axis: Any, runs: StudyRuns) -> None:
-    for (member, prompts), code in zip(PROMPTS.items(), codes(len(PROMPTS))):
-        item = runs.curve(member, "math")
-        if item is None:
-            continue
-        seeds = [item.select(item.seed_N == at) for at in range(len(item.seeds))]
-        grid_N = np.linspace(0, min(one.compute_N.max() for one in seeds), 17)
-        mean_N = np.mean([np.interp(grid_N, one.compute_N, one.pass_rate_N) for one in seeds], axis=0)
-        style = {"color": code["color"], "ls": code["dash"]}
-        axis.plot(grid_N, mean_N, MARKERS[code["symbol"]], lw=1.8, label=f"{prompts} prompts a task", **style)
-    axis.set(ylim=(0, 0.75), xlim=(0, None), xlabel="compute (GPU-hours, simulated)", ylabel="held-out pass rate")
+    _draw_means(axis, runs, {member: f"{prompts} prompts a task" for member, prompts in PROMPTS.items()}, "math")
+    axis.set_ylim(0, 0.75)
     axis.set_title("Math, by training prompts (learnt ones retire)", fontsize=10.5)
     axis.legend(**BELOW)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from study_tables.figure import PICTURES
+
 LEGENDS = {
     ("README.md", "recipes_many"): """\
 A word counts only if it is said on five axes: hours, steps, tokens, and hours where decoding costs a quarter or
@@ -47,6 +49,7 @@ GPU-hours of a step, as run, and simulated where decoding takes a quarter and fo
 
 
 def with_legend(document: str, name: str, text: str) -> str:
-    """A section's text with its legend above."""
-    legend = LEGENDS.get((document, name))
-    return text if legend is None else f"{legend}\n\n{text}"
+    """A section's text with its picture and its legend above."""
+    picture = PICTURES.get(name) if document == "README.md" else None
+    shown = None if picture is None else f"![{picture.caption}]({name}.png)"
+    return "\n\n".join(part for part in (shown, LEGENDS.get((document, name)), text) if part)

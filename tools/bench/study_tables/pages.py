@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +34,7 @@ from study_tables.questions import (
     members_of,
 )
 from study_tables.ranking import looks, ranking_table, sweep_table
-from study_tables.runs import BASELINE, BENCHMARK, CENTRES, FIRST, LONG, MANY, OTHER_BASES, StudyRuns, repeated, table
+from study_tables.runs import BASELINE, BENCHMARK, CENTRES, FIRST, LONG, MANY, StudyRuns, repeated, table
 from study_tables.words import controls, error_rates
 
 NOT_RUN = "Not run yet."
@@ -60,23 +62,31 @@ def facts(runs: StudyRuns) -> str:
 
 
 def done_table(runs: StudyRuns) -> str:
-    """Members of every question that have runs, of those that the family has; and the runs."""
-    family, rows = [name.partition("/")[2] for name in load("study_two")], []
-    for question in QUESTIONS:
-        planned = [name for name in family if any(fnmatch(name, pattern) for pattern in question.members)]
-        planned = [name for name in planned if name != question.baseline]
-        if not planned:
+    """Members of every question that have runs, of those that the family has, in the order of their first runs."""
+    family, made_by = [name.partition("/")[2] for name in load("study_two")], dict[str, list[dict[str, Any]]]()
+    for name, one in runs.manifests().items():
+        made_by.setdefault(name.partition("/")[0].removeprefix(FIRST), []).append(one)
+    centres = [name for name in CENTRES.values() if name in family]
+    asked = {
+        one.title: [name for name in family if name not in centres and any(fnmatch(name, each) for each in one.members)]
+        for one in QUESTIONS
+    }
+    asked |= {f"`{name}`": [name] for name in centres}
+    lines: list[tuple[float, list[str]]] = []
+    for title, planned in asked.items():
+        mine = {name: made_by.pop(name) for name in planned if name in made_by}
+        if not mine:
             continue  # a question on the first base model, counted with that on the second
-        seeds_of = {name: runs.seeds(name) + runs.seeds(FIRST + name) for name in planned}
-        made = [name for name in planned if seeds_of[name]]
-        counts = sorted({seeds_of[name] for name in made})
-        seeds = "–" if not counts else f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else str(counts[0])
-        open_ = ", ".join(f"`{name}`" for name in planned if name not in made) or "–"
-        rows.append([question.title, f"{len(made)} of {len(planned)}", seeds, open_])
-    rows.append([f"`{BASELINE}`", "1 of 1", f"{runs.seeds(FIRST + BASELINE)} and {runs.seeds(BASELINE)}", "–"])
-    for beginning in (LONG, *OTHER_BASES):
-        rows.append([f"`{beginning}{BASELINE}`", "1 of 1", str(runs.seeds(beginning + BASELINE)), "–"])
-    return table(["question", "members that ran", "seeds", "not run"], rows)
+        counts = [len(found) for found in mine.values()]
+        seeds = f"{min(counts)}–{max(counts)}" if min(counts) < max(counts) else str(counts[0])
+        found = [one for each in mine.values() for one in each]
+        hours = sum(sum(one["cpu_seconds"].values()) for one in found) / 3600
+        began = min(float(one["started"]) for one in found)
+        open_ = ", ".join(f"`{name}`" for name in planned if name not in mine) or "–"
+        cells = [title, f"{len(mine)} of {len(planned)}", seeds, f"{hours:.1f}"]
+        lines.append((began, [*cells, f"{datetime.fromtimestamp(began, UTC):%d %B}".lstrip("0"), open_]))
+    header = ["question", "members that ran", "runs of each", "core-hours", "from", "not run"]
+    return table(header, [cells for _, cells in sorted(lines)])
 
 
 def pace_table(by_axis: Mapping[str, StudyRuns]) -> str:
