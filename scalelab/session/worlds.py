@@ -38,16 +38,10 @@ def run_on_cluster(
 
     check_surroundings()
     settle(own_ray=run.cluster.address is None)
-    import ray
-
     from scalelab.cluster.actors import end_ray, guard_ray, start_ray
     from scalelab.cluster.faults import Faults
-    from scalelab.cluster.gpu_nodes import check_gpu_nodes
-    from scalelab.cluster.placement import await_devices
     from scalelab.cluster.trainer_ranks import ClusterTuner
     from scalelab.cluster.world import ClusterRun
-    from scalelab.hardware import of_ray
-    from scalelab.plan.check import check, check_evaluation, check_fine_tuning, with_hardware
     from scalelab.start.base_model import base_model, taken_as_is, tokenizer_and_key
 
     tuner: StartTuner = ClusterTuner
@@ -59,16 +53,7 @@ def run_on_cluster(
     unguard = guard_ray(partial(_broken_off, folder, progress))
     try:
         if run.cluster.device == "gpu":
-            if run.cluster.address is not None:
-                await_devices(run.cluster, run.devices, "resumed" in folder.manifest, progress.say)
-            memory = check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds, progress.say)
-            hardware = of_ray(ray.nodes(), memory)
-            if hardware.doubt:
-                progress.say(hardware.doubt)
-            check(run, hardware).demand()
-            check_evaluation(run, hardware.device)
-            tuner = _after(partial(check_fine_tuning, run, hardware), tuner)
-            run, start = with_hardware(run, hardware), with_hardware(start, hardware)
+            run, start, tuner = _on_gpus(run, start, tuner, folder, progress)
         faults = Faults(run.cluster, folder.add_fault, progress.say)
         base = base_model(
             start,
@@ -94,6 +79,33 @@ def run_on_cluster(
     finally:
         unguard()
         end_ray()
+
+
+def _on_gpus(
+    run: Run, start: Run, tuner: StartTuner, folder: RunFolder, progress: Progress
+) -> tuple[Run, Run, StartTuner]:
+    """The run, its start and its tuner with the GPUs that Ray's nodes have, once these are checked.
+
+    Raises:
+        LabError: the run does not fit them.
+    """
+    import ray
+
+    from scalelab.cluster.gpu_nodes import check_gpu_nodes
+    from scalelab.cluster.placement import await_devices
+    from scalelab.hardware import of_ray
+    from scalelab.plan.check import check, check_evaluation, check_fine_tuning, with_hardware
+
+    if run.cluster.address is not None:
+        await_devices(run.cluster, run.devices, "resumed" in folder.manifest, progress.say)
+    memory = check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds, progress.say)
+    hardware = of_ray(ray.nodes(), memory)
+    if hardware.doubt:
+        progress.say(hardware.doubt)
+    check(run, hardware).demand()
+    check_evaluation(run, hardware.device)
+    tuner = _after(partial(check_fine_tuning, run, hardware), tuner)
+    return with_hardware(run, hardware), with_hardware(start, hardware), tuner
 
 
 def _goes_on(folder: RunFolder) -> bool:
