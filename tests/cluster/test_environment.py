@@ -35,11 +35,11 @@ end_ray()
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_an_engine_has_plain_segments_where_its_node_asks_for_expandable_ones_and_no_process_waits_for_work() -> None:
+def test_an_engine_has_plain_segments_where_its_node_asks_for_expandable_ones() -> None:
     node = os.environ | dict.fromkeys(ALLOCATOR, "expandable_segments:True")
     done = subprocess.run([sys.executable, "-c", SOURCE], capture_output=True, text=True, timeout=900, env=node)
     seen, idle = json.loads(done.stdout)
-    assert idle == 0
+    assert idle == 0, "a process that waits for work costs a start a second of a core"
     for role, wanted in (("trainer", "True"), ("engine", "False")):
         assert [seen[role][name] for name in ALLOCATOR] == [f"expandable_segments:{wanted}"] * 2, done.stderr
     for role, there in seen.items():

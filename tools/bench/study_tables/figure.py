@@ -27,7 +27,7 @@ BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "ncol": 2}
 
 
 @dataclass(frozen=True)
-class Picture:
+class QuestionPicture:
     """A picture above the answer to a question.
 
     Attributes:
@@ -40,7 +40,7 @@ class Picture:
 
 
 PICTURES = {
-    "recipes_long": Picture(
+    "recipes_long": QuestionPicture(
         "The five recipes with 4,096 prompts a task and twice the hours",
         {
             LONG + BASELINE: "ScaleRL",
@@ -50,7 +50,7 @@ PICTURES = {
             f"{LONG}minimax_m1": "MiniMax",
         },
     ),
-    "bases": Picture(
+    "bases": QuestionPicture(
         "ScaleRL and Magistral from three base models",
         {
             CENTRES[MANY]: "ScaleRL, base 0",
@@ -61,7 +61,7 @@ PICTURES = {
             "base_2_magistral": "Magistral, base 2",
         },
     ),
-    "without_many": Picture(
+    "without_many": QuestionPicture(
         "ScaleRL without one ingredient, 1,024 prompts a task",
         {
             CENTRES[MANY]: "ScaleRL",
@@ -73,7 +73,7 @@ PICTURES = {
             f"{MANY}without_zero_variance": "no variance kept",
         },
     ),
-    "grid": Picture(
+    "grid": QuestionPicture(
         "CISPO and DAPO's clip at twice the learning rate, by the steps that a rollout may be old",
         {
             f"k{steps}_fast_{loss}": f"{LOSSES[loss]}, {steps} step{'s' * (steps > 1)}"
@@ -81,8 +81,10 @@ PICTURES = {
             for steps in STALENESS
         },
     ),
-    "prompts": Picture("ScaleRL by training prompts a task", {name: f"{few} prompts" for name, few in PROMPTS.items()}),
-    "axes_many": Picture(
+    "prompts": QuestionPicture(
+        "ScaleRL by training prompts a task", {name: f"{few} prompts" for name, few in PROMPTS.items()}
+    ),
+    "axes_many": QuestionPicture(
         "ScaleRL with other lengths, batches and generations, 1,024 prompts a task",
         {
             CENTRES[MANY]: "64 tokens, batch 128, 8 generations",
@@ -95,7 +97,7 @@ PICTURES = {
             f"{MANY}generations_32": "32 generations",
         },
     ),
-    "width": Picture(
+    "width": QuestionPicture(
         "Three widths, 256 and 1,024 prompts a task",
         {
             "width_64": "64, 256 prompts",
@@ -106,10 +108,10 @@ PICTURES = {
             f"{MANY}width_192": "192, 1,024 prompts",
         },
     ),
-    "tasks": Picture(
+    "tasks": QuestionPicture(
         "Trained on both tasks, and on one", {BASELINE: "both", "tasks_code": "code alone", "tasks_math": "math alone"}
     ),
-    "noise": Picture(
+    "noise": QuestionPicture(
         "Verdicts that err in training",
         {
             BASELINE: "right verdicts",
@@ -123,7 +125,7 @@ PICTURES = {
 """Pictures by the section of the page that they stand in."""
 
 
-def draw_question(runs: StudyRuns, picture: Picture, path: Path) -> None:
+def draw_question(runs: StudyRuns, picture: QuestionPicture, path: Path) -> None:
     """Draw the mean curves of a question's members on both tasks."""
     import matplotlib
 
