@@ -53,7 +53,7 @@ class GraderActor(Beating):
         self._verifiers = {task.name: task.verifier() for task in tasks}
 
     def verify(self, items: list[tuple[Prompt, str]], seconds: float) -> tuple[int, list[Verdict]]:
-        """How many of the items, which are of one task, were graded, and their verdicts in order.
+        """Grade items of one task: how many were, and their verdicts in order.
 
         Args:
             items: the prompts, each with a completion.
@@ -273,7 +273,7 @@ class ClusterGraders:
         return min(free, key=lambda one: one.calls, default=None)
 
     async def _call(self, worker: GraderPlace, items: list[tuple[Prompt, str]]) -> list[Verdict]:
-        """Have an actor grade items; the verdicts of the first of them, at least of one.
+        """Have an actor grade items; gives verdicts of the first of them, of one at least.
 
         Raises:
             LabError: the actor is lost, by this call or another.
