@@ -140,7 +140,7 @@ class Snapshot:
         return file
 
     def weights(self, hf_config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-        """See `moe.weights.segments.weights`."""
+        """See `moe.weights.assembly.weights`."""
         yield from weights(hf_config, self.segments, [file.view for file in self._files])
 
     def close(self) -> None:

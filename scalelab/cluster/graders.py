@@ -31,8 +31,12 @@ from tasks.types import Prompt, Verdict, verdict
 CHUNK, ENGINES = 8, 32
 """Completions in one call: few, so that a slow one holds up few others; and one for so many engines, if that is more.
 
-A call takes the driver a millisecond, and 1,000 engines finish 376 completions a second.
+A call takes the driver a millisecond, and 1,000 engines finish 376 completions a second. Slow ones come back `CHUNK` at
+a time all the same: an actor with many would seem to hang.
 """
+
+SLOW = 0.1
+"""Share of `Cluster.stall_seconds` after which a call answers with what it has."""
 
 DEPTH = 4
 """Calls outstanding at one actor: enough to keep its processes busy while the loop answers."""
@@ -48,11 +52,21 @@ class GraderActor(Beating):
         super().__init__()
         self._verifiers = {task.name: task.verifier() for task in tasks}
 
-    def verify(self, items: list[tuple[Prompt, str]]) -> list[Verdict]:
-        """Verdicts in the order of the items, which are of one task."""
-        task = items[0][0].task
+    def verify(self, items: list[tuple[Prompt, str]], seconds: float) -> tuple[int, list[Verdict]]:
+        """Grade items of one task: how many were, and their verdicts in order.
+
+        Args:
+            items: the prompts, each with a completion.
+            seconds: no others are begun after these.
+        """
+        task, began = items[0][0].task, time.monotonic()
+        done, given = 0, list[Verdict]()
         with self.at(f"grading {len(items)} completions of {task}"):
-            return self._verifiers[task].verify(items)
+            while len(given) == done < len(items) and (not done or time.monotonic() - began < seconds):
+                some = items[done : done + CHUNK]
+                given += self._verifiers[task].verify(some)
+                done += len(some)
+        return done, given
 
     def describe(self) -> dict[str, Any]:
         """The sandbox tier of each task that runs code, for the manifest; starts the sandbox."""
@@ -205,13 +219,16 @@ class ClusterGraders:
 
     async def _grade(self, items: list[tuple[Prompt, str]]) -> list[Verdict]:
         """Grade a few completions on any actor; if it is lost, grade each again on another, alone."""
-        worker = await self._next(self._least_busy)
-        worker.calls += 1
-        try:
-            return await self._call(worker, items)
-        except LabError:
-            self._counts["retried"] += len(items)
-        return [await self._grade_alone(item, worker) for item in items]
+        given: list[Verdict] = []
+        while left := items[len(given) :]:
+            worker = await self._next(self._least_busy)
+            worker.calls += 1
+            try:
+                given += await self._call(worker, left)
+            except LabError:
+                self._counts["retried"] += len(left)
+                given += [await self._grade_alone(item, worker) for item in left]
+        return given
 
     async def _grade_alone(self, item: tuple[Prompt, str], lost_at: GraderPlace) -> Verdict:
         """Grade one completion on an actor that does nothing else; the verdict is `error` if that is lost, too."""
@@ -256,7 +273,7 @@ class ClusterGraders:
         return min(free, key=lambda one: one.calls, default=None)
 
     async def _call(self, worker: GraderPlace, items: list[tuple[Prompt, str]]) -> list[Verdict]:
-        """Have an actor grade items.
+        """Have an actor grade items; gives verdicts of the first of them, of one at least.
 
         Raises:
             LabError: the actor is lost, by this call or another.
@@ -265,14 +282,16 @@ class ClusterGraders:
             worker.answered = time.monotonic()
         lost, actor = worker.lost, worker.actor
         what = f"verifier {worker.index} to grade {items[0][0].id}" + (" and others" if len(items) > 1 else "")
-        waiting = asyncio.ensure_future(self._patiently(worker, actor.verify.remote(items), what))
+        ref = actor.verify.remote(items, SLOW * self._cluster.stall_seconds)
+        waiting = asyncio.ensure_future(self._patiently(worker, ref, what))
         try:
             await asyncio.wait({waiting, lost}, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
-                verdicts: list[Verdict] = waiting.result()
+                answered: tuple[int, list[Verdict]] = waiting.result()
+                count, verdicts = answered
                 worker.answered = time.monotonic()
-                if len(verdicts) != len(items):
-                    raise LabError(f"{what}: {len(verdicts)} verdicts for {len(items)} completions; mend the verifier")
+                if len(verdicts) != count:
+                    raise LabError(f"{what}: {len(verdicts)} verdicts for {count} completions; mend the verifier")
                 return verdicts
             raise lost.result()
         except LabError as error:

@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from scalelab.cluster.actors import LOOK_SECONDS
 from scalelab.errors import BrokenOffError, LabError
+from scalelab.hardware import packed
 from scalelab.run.settings import Cluster
 
 JOIN_SECONDS = 120.0
@@ -68,6 +69,11 @@ def shared(cluster: Cluster) -> Reservation | None:
     if not cluster.share_devices:
         return None
     return Reservation(cluster, [1] * cluster.trainers, "the trainer and the generators", cluster.share)
+
+
+def for_trainer(cluster: Cluster, ranks: int) -> Reservation:
+    """Devices for so many ranks of the trainer alone."""
+    return Reservation(cluster, packed(ranks, cluster.devices_per_node), "the trainer")
 
 
 def await_devices(cluster: Cluster, wanted: int, resumed: bool, say: Callable[[str], None]) -> None:

@@ -23,10 +23,9 @@ from moe.weights.segments import Segment
 from scalelab.cluster.actors import actor_class, this_node
 from scalelab.cluster.heartbeats import Beating
 from scalelab.cluster.interfaces import name_interface
-from scalelab.cluster.placement import Reservation
+from scalelab.cluster.placement import Reservation, for_trainer
 from scalelab.cluster.records import Replayed
 from scalelab.errors import LabError
-from scalelab.hardware import packed
 from scalelab.imports import quick_imports
 from scalelab.recipe.types import HeldRecord
 from scalelab.run.config import Run
@@ -134,7 +133,7 @@ class ClusterTrainer:
         run: the run.
         weights: Hugging Face folder to start from; None starts from the run's seed.
         world: number of ranks.
-        reservation: devices that others hold, too; None takes some for the trainer alone.
+        reservation: devices that are held already, perhaps by others, too; None takes some.
         setup: of each rank; None for the run's.
     """
 
@@ -159,8 +158,7 @@ class ClusterTrainer:
             log.warning, "%d records of experts of %d did not arrive"
         )
         """Takes how many of a step's records of experts did not arrive, and of how many."""
-        bundles = packed(world, run.cluster.devices_per_node)
-        self._reservation = reservation or Reservation(run.cluster, bundles, "the trainer")
+        self._reservation = reservation or for_trainer(run.cluster, world)
         self._start()
 
     def _start(self) -> None:

@@ -16,7 +16,7 @@ from scalelab.cluster.engines import ClusterEngines
 from scalelab.cluster.faults import Faults
 from scalelab.cluster.graders import ClusterGraders
 from scalelab.cluster.heartbeats import Heartbeats, stragglers
-from scalelab.cluster.placement import refuse_missing, shared
+from scalelab.cluster.placement import for_trainer, refuse_missing, shared
 from scalelab.cluster.records import stored
 from scalelab.cluster.trainer_ranks import ClusterTrainer
 from scalelab.cluster.trial import made_up_step
@@ -74,9 +74,11 @@ class ClusterRun:
         self.run, self.folder, self.progress, self.faults = run, folder, progress, faults
         self.changes, self._ray = Changes(), RayProcesses()
         devices = shared(run.cluster)
+        # The trainer's devices are held first: engines, which fit anywhere, could break up the only node large enough.
+        ranks = devices or for_trainer(run.cluster, run.cluster.trainers)
         # Engines take longest to come up, and Ray starts no more processes at a time than there are cores.
         self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes, faults, devices)
-        self.trainer = ClusterTrainer(run, base, run.cluster.trainers, devices)
+        self.trainer = ClusterTrainer(run, base, run.cluster.trainers, ranks)
         self.graders = ClusterGraders(run, self.changes)
         self.trainer.on_lost_records = faults.lost_records
         if run.cluster.publication != "files":

@@ -42,7 +42,9 @@ def comma_meaning(cells: Sequence[str]) -> Comma:
     numbers = [cell for cell in cells if THOUSANDS.fullmatch(cell) or DECIMAL.fullmatch(cell)]
     if not numbers:
         return ""
-    decimal = sum(not THOUSANDS.fullmatch(cell) or cell.lstrip("-+").startswith("0,") for cell in numbers)
+    decimal = any(map(GROUPED.fullmatch, cells)) or sum(
+        not THOUSANDS.fullmatch(cell) or cell.lstrip("-+").startswith("0,") for cell in numbers
+    )
     thousands = sum(not DECIMAL.fullmatch(cell) for cell in numbers)
     if decimal and not thousands:
         return "decimal"

@@ -92,15 +92,18 @@ def _utf8(path: Path, content: bytes) -> bytes:
 
 def _csv(path: Path, run: str, text: str) -> Table:
     lines = text.lstrip("\n\r")
-    skipped, above = 0, ""
-    while lines.startswith("#"):  # a header that begins with the sign of a comment is kept for what follows
-        above, _, lines = lines.partition("\n")
-        skipped += 1
-    first, _, rest = lines.partition("\n")
-    told = SEPARATOR.fullmatch(first.rstrip("\r"))
-    if told:
+    skipped, above, told = 0, "", None
+    while True:
+        first, _, rest = lines.partition("\n")
+        separator = SEPARATOR.fullmatch(first.rstrip("\r"))
+        if not separator and not first.startswith("#"):
+            break
+        if separator:
+            told = separator[1]
+        else:  # a header that begins with the sign of a comment is kept for what follows
+            above = first
         lines, skipped = rest, skipped + 1
-    delimiter = told[1] if told else max(",;\t", key=first.count)
+    delimiter = told or max(",;\t", key=first.count)
     chunks = _chunks(path, lines, delimiter, skipped)
     begun = next(chunks, ([], []))
     header, commented = _header(path, begun[1], above, delimiter, skipped)

@@ -48,8 +48,8 @@ def run_on_cluster(
     with ThreadPoolExecutor(1) as beside:  # not the start of Ray: its processes end with the thread that starts them
         looked_up = None if taken_as_is(start) else beside.submit(tokenizer_and_key, start, prepared)
         start_ray(run.cluster, max(run.devices, run.sft.trainers))
+        heed_signals()  # Ray has installed a handler of its own, which aborts
     start_up.done("Ray")
-    heed_signals()  # Ray has installed a handler of its own, which aborts
     unguard = guard_ray(partial(_broken_off, folder, progress))
     try:
         if run.cluster.device == "gpu":

@@ -49,7 +49,7 @@ class TrapVerifier:
             os.kill(os.getpid(), signal.SIGSTOP)
         if what == "raise":
             raise KeyError("trap")
-        time.sleep(0.02)
+        time.sleep(0.3 if what == "slow" else 0.02)
         return verdict("passed" if what == "right" else "failed")
 
     def close(self) -> None:
@@ -168,6 +168,14 @@ def test_an_actor_holds_a_bounded_number_and_the_rest_waits_for_room(engines: in
         assert graders.room == 2 * chunk * DEPTH
 
     grading((TrapTask(),), 2, body, engines=engines)
+
+
+def test_a_group_of_slow_programs_that_goes_in_one_call_is_not_taken_for_a_hanging_actor() -> None:
+    async def body(graders: ClusterGraders) -> None:
+        assert await grade(graders, ["slow"] * 20, size=20) == ["failed"] * 20
+        assert graders.counts == {"restarts": 0, "retried": 0, "errors": 0}
+
+    grading((TrapTask(),), 1, body, stall_seconds=4.0, engines=20 * ENGINES)
 
 
 def test_killed_actors_lose_no_verdict_and_count_nothing_as_wrong() -> None:

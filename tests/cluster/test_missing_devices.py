@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from scalelab.cluster import placement
+from scalelab.cluster import engines, placement, trainer_ranks, world
+from scalelab.cluster.actors import join_cluster
 from scalelab.cluster.placement import await_devices
 from scalelab.cluster.world import ClusterRun
 from scalelab.errors import BrokenOffError
+from scalelab.experiment import resolve
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.settings import Cluster
 from scalelab.waiting import LateError, LostError
@@ -70,3 +76,44 @@ def test_a_trainer_that_lacks_a_device_breaks_the_run_off_and_any_other_is_repla
         ClusterRun._restart(world)
     with pytest.raises(TrainerLostError):  # a death is no lack: an engine's node may be gone, and the trainer's not
         ClusterRun._restart(world)
+
+
+@pytest.fixture
+def uneven_nodes() -> Iterator[None]:
+    import ray
+    from ray.cluster_utils import Cluster as RayCluster
+
+    nodes = RayCluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        for cpus in (2, 1):
+            nodes.add_node(num_cpus=cpus)
+        join_cluster(nodes.address)
+        yield
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
+
+
+class PlacedError(Exception):
+    pass
+
+
+@pytest.mark.slow
+def test_engines_start_first_but_leave_the_trainer_the_only_node_that_is_large_enough(
+    uneven_nodes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = resolve("quickstart").run
+    cluster = replace(run.cluster, trainers=2, generators=1, devices_per_node=2, startup_seconds=20.0)
+    run = replace(run, cluster=cluster)
+    started: list[str] = []
+
+    def start(cls: type, role: str, *_: object, **__: object) -> MagicMock:
+        started.append(role)
+        return MagicMock()
+
+    for module in (engines, trainer_ranks):
+        monkeypatch.setattr(module, "actor_class", start)
+    monkeypatch.setattr(world, "ClusterGraders", MagicMock(side_effect=PlacedError))
+    with pytest.raises(PlacedError):
+        ClusterRun(run, Path(), MagicMock(), None, [], None, MagicMock(), MagicMock())
+    assert started == ["engine", "trainer", "trainer"]

@@ -311,9 +311,17 @@ def test_the_line_of_a_spreadsheet_that_names_its_separator_is_followed(
     log.write_text("sep=;\ngpu_hours;pass_rate\n" + rows)
     [curve] = said(capsys, "read", str(log))["sources"][0]["curves"]
     np.testing.assert_allclose(curve["pass_rate"], RATE, atol=5e-4)
+    for above in ("sep=;\n# of a node\n", "# of a node\nsep=;\n"):
+        log.write_text(f"{above}gpu_hours;pass_rate\n" + rows)
+        assert said(capsys, "read", str(log))["sources"][0]["curves"][0]["pass_rate"] == curve["pass_rate"]
     log.write_text("sep=;\ngpu_hours;pass_rate\n1;0.1\n2;x\n")
     assert main(["read", str(log)]) == 1
     assert f"{log}, row 4, column pass_rate" in capsys.readouterr().err
+
+
+def test_a_comma_after_thousands_that_a_space_parts_is_a_decimal_one_in_the_whole_file() -> None:
+    assert comma_meaning(["100,000", "1 100,000"]) == "decimal"
+    assert comma_meaning(["1,234,567", "1 100,000"]) == "either"
 
 
 def test_commas_are_told_apart_by_the_whole_file() -> None:

@@ -434,13 +434,13 @@ class GraderActor(Actor):
         await self.world.pause(10.0)
         return {}
 
-    async def do_verify(self, items: list[tuple[Prompt, str]]) -> list[Verdict]:
+    async def do_verify(self, items: list[tuple[Prompt, str]], seconds: float) -> tuple[int, list[Verdict]]:
         """Grade; once with an answer that is no list of so many verdicts."""
         await self.world.pause(3.0)
         given = [crash_world.graded(prompt, text) for prompt, text in items]
         if self.world.happens("grader answers too little", self.world.simulation.counts[self.kind]):
-            return given[:-1]
-        return given
+            return len(items), given[:-1]
+        return len(items), given
 
 
 ACTORS: dict[str, type[Actor]] = {"EngineActor": EngineActor, "GraderActor": GraderActor}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -180,6 +182,32 @@ def test_the_base_model_is_looked_up_while_ray_starts_and_no_thread_outlives_a_s
     with pytest.raises(type(ends)):
         execute(resolve("quickstart"), tmp_path / "run", Progress())
     assert [one for one in threading.enumerate() if not one.daemon] == [threading.main_thread()]
+
+
+def test_a_stop_is_heeded_in_order_while_the_search_for_the_base_model_takes_longer_than_ray_s_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, before = Event(), signal.getsignal(signal.SIGTERM)
+
+    def start(*args: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: pytest.fail("Ray's own handler"))
+        started.set()
+
+    def look_up(run: Run, prepared: object) -> None:
+        assert started.wait(60)
+        deadline = time.monotonic() + 5
+        while signal.getsignal(signal.SIGTERM) != signal.default_int_handler and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+
+    monkeypatch.setattr(base_models, "tokenizer_and_key", look_up)
+    monkeypatch.setattr(actors, "start_ray", start)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            execute(resolve("quickstart"), tmp_path / "run", Progress())
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Counted:
