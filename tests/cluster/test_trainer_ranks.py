@@ -58,7 +58,7 @@ class Lab:
         cluster = Cluster(trainers=RANKS, trainer_restarts=restarts, startup_seconds=0.4)
         run: Any = SimpleNamespace(cluster=cluster, model=SimpleNamespace(to_hf=dict), trainer_setup=None, **SAVING)
         places = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
-        monkeypatch.setattr(room, "Reservation", lambda *_: places)
+        monkeypatch.setattr(room, "for_trainer", lambda *_: places)
         monkeypatch.setattr(room, "actor_class", lambda *_, **__: SimpleNamespace(remote=self.rank))
         monkeypatch.setattr(room.ray, "kill", self.killed.append)
         monkeypatch.setattr(faults_room, "PAUSES", (0.0,))
