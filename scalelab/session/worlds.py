@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from moe.cpu.portable import hide_wider
 from scalelab.imports import quick_imports
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from scalelab.start.fine_tuning import StartTuner, Tuner
     from scalelab.start.traces import PreparedTraces
 
+T = TypeVar("T")
+
 
 def run_on_cluster(
     run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None, start_up: StartUp
@@ -45,10 +48,10 @@ def run_on_cluster(
     from scalelab.start.base_model import base_model, taken_as_is, tokenizer_and_key
 
     tuner: StartTuner = ClusterTuner
-    with ThreadPoolExecutor(1) as beside:  # not the start of Ray: its processes end with the thread that starts them
-        looked_up = None if taken_as_is(start) else beside.submit(tokenizer_and_key, start, prepared)
-        start_ray(run.cluster, max(run.devices, run.sft.trainers))
-        heed_signals()  # Ray has installed a handler of its own, which aborts
+    # Not the start of Ray beside it: its processes end with the thread that starts them.
+    looked_up = None if taken_as_is(start) else _beside(partial(tokenizer_and_key, start, prepared))
+    start_ray(run.cluster, max(run.devices, run.sft.trainers))
+    heed_signals()  # Ray has installed a handler of its own, which aborts
     start_up.done("Ray")
     unguard = guard_ray(partial(_broken_off, folder, progress))
     try:
@@ -79,6 +82,20 @@ def run_on_cluster(
     finally:
         unguard()
         end_ray()
+
+
+def _beside(work: Callable[[], T]) -> Future[T]:
+    """Do something in a thread that no ending waits for, as it may wait for the hub."""
+    done: Future[T] = Future()
+
+    def do() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=do, name="beside Ray's start", daemon=True).start()
+    return done
 
 
 def _on_gpus(

@@ -168,20 +168,29 @@ def test_a_model_that_is_not_there_is_said_before_ray_starts(
 
 
 @pytest.mark.parametrize("ends", [LabError("Ray did not start"), KeyboardInterrupt()])
-def test_the_base_model_is_looked_up_while_ray_starts_and_no_thread_outlives_a_start_that_ends(
+def test_the_base_model_is_looked_up_while_ray_starts_and_no_ending_waits_for_it(
     ends: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked_up = Event()
+    asked, answered = Event(), Event()
+
+    def look_up(run: Run, prepared: object) -> None:
+        asked.set()
+        answered.wait(60)
 
     def start(*args: Any) -> None:
-        assert looked_up.wait(60)
+        assert asked.wait(60)
         raise ends
 
-    monkeypatch.setattr(base_models, "tokenizer_and_key", lambda run, prepared: looked_up.set())
+    monkeypatch.setattr(base_models, "tokenizer_and_key", look_up)
     monkeypatch.setattr(actors, "start_ray", start)
-    with pytest.raises(type(ends)):
-        execute(resolve("quickstart"), tmp_path / "run", Progress())
-    assert [one for one in threading.enumerate() if not one.daemon] == [threading.main_thread()]
+    began = time.monotonic()
+    try:
+        with pytest.raises(type(ends)):
+            execute(resolve("quickstart"), tmp_path / "run", Progress())
+        assert time.monotonic() - began < 50, "as a hub that does not answer would hold it up"
+        assert [one for one in threading.enumerate() if not one.daemon] == [threading.main_thread()]
+    finally:
+        answered.set()
 
 
 def test_a_stop_is_heeded_in_order_while_the_search_for_the_base_model_takes_longer_than_ray_s_start(
