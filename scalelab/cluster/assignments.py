@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
-from scalelab.rollout.types import Completion, Kind, Request
+from scalelab.rollout.types import AnyCompletion, Kind, Request
 from scalelab.run.ports import EvaluationLostError
 
 RECENT = 256
@@ -31,12 +31,12 @@ a batch at times further apart.
 class RequestGroup:
     """The requests of one call of `generate`, as they are answered."""
 
-    answers: dict[str, Completion | None]
+    answers: dict[str, AnyCompletion | None]
     left: int
     done: asyncio.Future[None]
     kind: Kind
 
-    async def completions(self) -> list[Completion]:
+    async def completions(self) -> list[AnyCompletion]:
         """All completions, in the order of the requests, once the last is there."""
         await self.done
         return [completion for completion in self.answers.values() if completion is not None]
@@ -55,12 +55,12 @@ class RequestGroups:
         After a return to a checkpoint the names that they had come again.
         """
         own = [replace(request, id=f"{self._epoch}/{request.id}") for request in requests]
-        answers: dict[str, Completion | None] = {request.id: None for request in own}
+        answers: dict[str, AnyCompletion | None] = {request.id: None for request in own}
         group = RequestGroup(answers, len(own), asyncio.get_running_loop().create_future(), own[0].kind)
         self._of.update((request.id, group) for request in own)
         return own, group
 
-    def finish(self, completion: Completion) -> None:
+    def finish(self, completion: AnyCompletion) -> None:
         """Take a completion; the last of a group ends it."""
         group = self._of.pop(completion.request.id)
         group.answers[completion.request.id] = completion
@@ -289,7 +289,7 @@ class Assignments:
             dealt.setdefault(generator, []).extend(together)
         return dealt
 
-    def take(self, generator: int, completions: Sequence[Completion]) -> list[Completion]:
+    def take(self, generator: int, completions: Sequence[AnyCompletion]) -> list[AnyCompletion]:
         """Accept completions from a generator and settle their requests; forgotten ones are dropped.
 
         Returns:
@@ -300,7 +300,7 @@ class Assignments:
         mine = [replace(one, request=request) for one, request in asked if request is not None]
         for completion in mine:
             self._kinds[completion.request.kind] -= 1
-            self._lengths[completion.request.task].add(len(completion.token_ids))
+            self._lengths[completion.request.task].add(completion.tokens)
         self._owes(generator)
         return mine
 

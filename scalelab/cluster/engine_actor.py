@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from moe.weights.segments import Segment, UnavailableError
 from scalelab.cluster.actors import this_node
 from scalelab.cluster.heartbeats import Beating, Pulse
-from scalelab.cluster.records import taken_out
 from scalelab.imports import quick_imports
 from scalelab.rollout.config import GeneratorSetup
-from scalelab.rollout.types import Completion, Request
+from scalelab.rollout.types import AnyCompletion, Request
+from scalelab.shards import taken_out
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SPEED_OVER = 300.0
 """Seconds of an engine's work over which its speed is measured: a completion counts when it is finished."""
@@ -63,12 +64,18 @@ class EngineActor(Beating):
         """Start generating."""
         self._generator.submit(requests)
 
-    def collect(self, requests: Sequence[Request] = ()) -> tuple[list[Completion], dict[str, float]]:
+    def collect(
+        self, requests: Sequence[Request] = ()
+    ) -> tuple[tuple[list[AnyCompletion], dict[str, float]], Any, list[np.ndarray] | None]:
         """Start generating, and give finished completions with their texts and the engine's statistics so far.
 
         The requests of the completions come without their prompts, which the driver has (`Assignments.take`).
-        `stalled_seconds` among these is measured here, where no delay of the loop counts: time with unfinished work and
-        no step of the engine.
+        `stalled_seconds` among the statistics is measured here, where no delay of the loop counts: time with unfinished
+        work and no step of the engine.
+
+        Returns:
+            Completions and statistics; the shards of contents and of records (`taken_out`), each None if there is none:
+            as values of their own they stay in this node's store.
         """
         from scalelab.rollout.tokenizer import with_texts
 
@@ -79,16 +86,10 @@ class EngineActor(Beating):
         if stats["steps"] != self._moved[0] or not self._generator.unfinished:
             self._moved = (stats["steps"], now)
         texts = with_texts(self._tokenizer, completions) if completions else []
-        light = [replace(one, request=replace(one.request, prompt_ids=())) for one in texts]
-        return light, stats | {"stalled_seconds": now - self._moved[1]}
-
-    def collect_apart(
-        self, requests: Sequence[Request] = ()
-    ) -> tuple[tuple[list[Completion], dict[str, float]], list[np.ndarray]]:
-        """The values of `collect`, and the records of experts as another, which stays in this node's store."""
-        completions, stats = self.collect(requests)
-        light, records = taken_out(completions)
-        return (light, stats), records
+        light, contents, records = taken_out(
+            [replace(one, request=replace(one.request, prompt_ids=())) for one in texts]
+        )
+        return (light, stats | {"stalled_seconds": now - self._moved[1]}), contents, records or None
 
     def take_weights(self, segments: list[Segment]) -> str | None:
         """Swap the weights in flight; returns None, or the reason why they cannot be fetched from their publisher."""

@@ -25,12 +25,12 @@ from scalelab.cluster.engine_actor import EngineActor
 from scalelab.cluster.engine_place import EnginePlace, Weights
 from scalelab.cluster.faults import Faults
 from scalelab.cluster.placement import Reservation
-from scalelab.cluster.records import with_keys
 from scalelab.errors import LabError, first_error
-from scalelab.rollout.types import Completion, Request
+from scalelab.rollout.types import AnyCompletion, Request
 from scalelab.run.config import Run
 from scalelab.run.coroutines import Changes, TaskGroup
 from scalelab.run.ports import EvaluationLostError, capacity
+from scalelab.shards import with_keys
 from scalelab.transfer.listener import Listener
 from scalelab.waiting import LateError, LostError, answer, wait_for
 from tasks.stream import stable_number
@@ -175,7 +175,7 @@ class ClusterEngines:
         devices = self._run.generator.tensor_parallel
         return [Listener(one.name, one.actor, devices) for one in self._usual() if one.weights is self._weights]
 
-    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+    async def generate(self, requests: Sequence[Request]) -> list[AnyCompletion]:
         """Generate all completions of a group, in the order of the requests."""
         own, group = self._groups.begin(requests)
         self._assigned.add(own)
@@ -341,13 +341,10 @@ class ClusterEngines:
     async def _collect(self, place: EnginePlace) -> None:
         """Take finished completions, one call at a time, and send what was dealt; an engine without tokens hangs."""
         while True:
-            records, requests, place.dealt = None, [place.dealt] if place.dealt else [], []
-            if self._run.recipe.router_replay:
-                ref, records = place.actor.collect_apart.options(num_returns=2).remote(*requests)
-            else:
-                ref = place.actor.collect.remote(*requests)
+            requests, place.dealt = [place.dealt] if place.dealt else [], []
+            ref, contents, records = place.actor.collect.options(num_returns=3).remote(*requests)
             completions, place.stats = await answer(ref, self._cluster.hang_seconds, f"{place.name} to answer")
-            completions = with_keys(completions, records)
+            completions = with_keys(completions, contents, records)
             stalled = place.stats.pop("stalled_seconds")
             if stalled > self._cluster.hang_seconds:
                 raise LateError(f"{place.name} made no token for {stalled:.0f} s: it hangs")

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -22,9 +22,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from scalelab.cluster.actors import actor_class
 from scalelab.cluster.heartbeats import Beating
 from scalelab.errors import BrokenOffError, LabError
-from scalelab.rollout.types import Completion
+from scalelab.recipe.types import HeldContent
+from scalelab.rollout.evaluation import answer_of
+from scalelab.rollout.types import AnsweredVerdict, AnyCompletion, HeldCompletion
 from scalelab.run.config import Run
 from scalelab.run.coroutines import Changes, TaskGroup
+from scalelab.shards import LOST, fetched
 from scalelab.waiting import LateError, LostError, answer, wait_for
 from tasks.types import Prompt, Verdict, verdict
 
@@ -41,6 +44,9 @@ SLOW = 0.1
 DEPTH = 4
 """Calls outstanding at one actor: enough to keep its processes busy while the loop answers."""
 
+Gradable: TypeAlias = str | HeldContent
+"""Text of a completion, or the key of its content."""
+
 STARTS = 3
 """Most deaths in a row of an actor before it is up."""
 
@@ -52,11 +58,11 @@ class GraderActor(Beating):
         super().__init__()
         self._verifiers = {task.name: task.verifier() for task in tasks}
 
-    def verify(self, items: list[tuple[Prompt, str]], seconds: float) -> tuple[int, list[Verdict]]:
+    def verify(self, items: list[tuple[Prompt, Gradable]], seconds: float) -> tuple[int, list[Verdict]]:
         """Grade items of one task: how many were, and their verdicts in order.
 
         Args:
-            items: the prompts, each with a completion.
+            items: the prompts, each with a completion; one whose text is lost is an `error`.
             seconds: no others are begun after these.
         """
         task, began = items[0][0].task, time.monotonic()
@@ -64,14 +70,34 @@ class GraderActor(Beating):
         with self.at(f"grading {len(items)} completions of {task}"):
             while len(given) == done < len(items) and (not done or time.monotonic() - began < seconds):
                 some = items[done : done + CHUNK]
-                given += self._verifiers[task].verify(some)
+                given += self._verify(task, some)
                 done += len(some)
         return done, given
+
+    def _verify(self, task: str, items: list[tuple[Prompt, Gradable]]) -> list[Verdict]:
+        """Verdicts on items of a task; where a text is fetched, with the answer in it, which evaluations count."""
+        contents = fetched([None if isinstance(one, str) else one for _, one in items])
+        texts = {n: one if isinstance(one, str) else contents[n].text for n, (_, one) in enumerate(items)
+                 if isinstance(one, str) or n in contents}  # fmt: skip
+        given = self._verifiers[task].verify([(items[n][0], text) for n, text in texts.items()]) if texts else []
+        lost = {n: verdict("error", detail=LOST) for n in range(len(items)) if n not in texts}
+        if len(given) != len(texts):
+            return [*given, *lost.values()]  # `verify` counts them
+        graded = dict(zip(texts, given, strict=True))
+        answered = {
+            n: AnsweredVerdict(**vars(graded[n]), answer=answer_of(items[n][0].text, texts[n])) for n in contents
+        }
+        return [(lost | graded | answered)[n] for n in range(len(items))]
 
     def describe(self) -> dict[str, Any]:
         """The sandbox tier of each task that runs code, for the manifest; starts the sandbox."""
         sandboxed = {name: verifier for name, verifier in self._verifiers.items() if hasattr(verifier, "sandbox")}
         return {name: verifier.sandbox.describe() for name, verifier in sandboxed.items()}
+
+
+def gradable(completion: AnyCompletion) -> Gradable:
+    """What a grader is given of a completion."""
+    return completion.content if isinstance(completion, HeldCompletion) else completion.text
 
 
 @dataclass(eq=False)
@@ -172,9 +198,9 @@ class ClusterGraders:
         """Actors replaced (`restarts`), completions graded again (`retried`) and given up (`errors`)."""
         return dict(self._counts)
 
-    async def grade(self, prompt: Prompt, completions: Sequence[Completion]) -> list[Verdict]:
+    async def grade(self, prompt: Prompt, completions: Sequence[AnyCompletion]) -> list[Verdict]:
         """Grade completions of one prompt, in their order."""
-        items = [(prompt, completion.text) for completion in completions]
+        items = [(prompt, gradable(completion)) for completion in completions]
         self.outstanding += len(items)
         try:
             chunks = [items[at : at + self._chunk] for at in range(0, len(items), self._chunk)]
@@ -217,7 +243,7 @@ class ClusterGraders:
             worker.up, worker.reserved, worker.calls = True, False, 0
             self._changes.notify()
 
-    async def _grade(self, items: list[tuple[Prompt, str]]) -> list[Verdict]:
+    async def _grade(self, items: list[tuple[Prompt, Gradable]]) -> list[Verdict]:
         """Grade a few completions on any actor; if it is lost, grade each again on another, alone."""
         given: list[Verdict] = []
         while left := items[len(given) :]:
@@ -230,14 +256,14 @@ class ClusterGraders:
                 given += [await self._grade_alone(item, worker) for item in left]
         return given
 
-    async def _grade_alone(self, item: tuple[Prompt, str], lost_at: GraderPlace) -> Verdict:
+    async def _grade_alone(self, item: tuple[Prompt, Gradable], lost_at: GraderPlace) -> Verdict:
         """Grade one completion on an actor that does nothing else; the verdict is `error` if that is lost, too."""
         given: Verdict | None = None
         while given is None:
             given = await self._reserve(await self._next(lambda: self._other(lost_at)), item)
         return given
 
-    async def _reserve(self, worker: GraderPlace, item: tuple[Prompt, str]) -> Verdict | None:
+    async def _reserve(self, worker: GraderPlace, item: tuple[Prompt, Gradable]) -> Verdict | None:
         """Keep an actor free until it has no work, and grade a completion on it; None if its work kills it before."""
         actor, worker.reserved = worker.actor, True
         try:
@@ -272,7 +298,7 @@ class ClusterGraders:
         free = [worker for worker in others if worker.up and not worker.reserved]
         return min(free, key=lambda one: one.calls, default=None)
 
-    async def _call(self, worker: GraderPlace, items: list[tuple[Prompt, str]]) -> list[Verdict]:
+    async def _call(self, worker: GraderPlace, items: list[tuple[Prompt, Gradable]]) -> list[Verdict]:
         """Have an actor grade items; gives verdicts of the first of them, of one at least.
 
         Raises:

@@ -9,6 +9,7 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,9 @@ from moe.train.result import StepResult
 from moe.weights.segments import Segment
 from scalelab.cluster.actors import actor_class, this_node
 from scalelab.cluster.heartbeats import Beating
+from scalelab.cluster.held_step import HeldStep, Lost, Planned
 from scalelab.cluster.interfaces import name_interface
 from scalelab.cluster.placement import Reservation, for_trainer
-from scalelab.cluster.records import Replayed
 from scalelab.errors import LabError
 from scalelab.imports import quick_imports
 from scalelab.recipe.types import HeldRecord
@@ -64,7 +65,7 @@ class TrainerRank(Beating):
         self._class = Trainer
         self._make = (hf_config, config, rank, world)
         self._trainer: Any = None
-        self._replayed = Replayed()
+        self._held = HeldStep()
         self._sender: Broadcaster | None = None
 
     def address(self, one_machine: bool) -> str:
@@ -91,14 +92,14 @@ class TrainerRank(Beating):
         with self.at(method.replace("_", " ")):
             return getattr(self._trainer, method)(*args)
 
-    def hold(self, keys: Sequence[HeldRecord | None]) -> list[int]:
-        """Fetch the records of experts of the step to come; returns the places of those that are lost."""
-        with self.at("fetching records of experts"):
-            return self._replayed.hold(keys)
+    def hold(self, sequences: Planned, records: Sequence[HeldRecord | None] = ()) -> Lost:
+        """Fetch contents and records of experts of the step to come; returns the places of those that are lost."""
+        with self.at("fetching completions"):
+            return self._held.fetch(sequences, records)
 
-    def replay_step(self, lost: Sequence[int], sequences: Sequence[TrainingSequence], *args: Any) -> StepResult:
-        """Take an optimiser step on sequences whose records it holds, but for those that some rank lacks."""
-        result: StepResult = self.call("train_step", self._replayed.put_into(sequences, lost), *args)
+    def held_step(self, lost: Lost, *args: Any) -> StepResult:
+        """Take an optimiser step on what it holds, but for what some rank lacks."""
+        result: StepResult = self.call("train_step", self._held.take(lost), *args)
         return result
 
     def publish(self, version: int, cluster: Cluster, listeners: Sequence[Listener] = ()) -> tuple[Segment, str | None]:
@@ -158,6 +159,10 @@ class ClusterTrainer:
             log.warning, "%d records of experts of %d did not arrive"
         )
         """Takes how many of a step's records of experts did not arrive, and of how many."""
+        self.on_lost_completions: Callable[[int, int], None] = partial(
+            log.warning, "%d completions of a step of %d did not arrive"
+        )
+        """Takes how many of a step's completions did not arrive, and of how many."""
         self._reservation = reservation or for_trainer(run.cluster, world)
         self._start()
 
@@ -200,22 +205,36 @@ class ClusterTrainer:
             TrainerLostError: a rank died, or none answered in time.
             LabError: a rank says what went wrong, or Ray's store has no room for the step.
         """
-        refs = await self._begin_step(step)
+        refs, lost = await self._begin_step(step)
         result: StepResult = await self._first(refs, "an optimiser step")
+        if result.logprobs is not None and lost.contents:
+            found = iter(result.logprobs)
+            none = np.empty(0, np.float32)
+            places = range(len(step.sequences))
+            result = replace(result, logprobs=[none if n in lost.contents else next(found) for n in places])
         return result
 
-    async def _begin_step(self, step: Step) -> list[Any]:
-        """Send a step to all ranks; its records of experts are fetched first."""
+    async def _begin_step(self, step: Step) -> tuple[list[Any], Lost]:
+        """Send a step to all ranks; what lies in shards is fetched first.
+
+        Raises:
+            TrainerLostError: none of its completions could be fetched.
+        """
         # Beside the event loop: a step of 768 completions of 6,000 tokens takes some time.
         seconds, large = self._run.cluster.stall_seconds, [one for one in (step.sequences, step.records) if one]
         putting = in_own_thread(lambda: [ray.put(one) for one in large])
-        sequences, *keys = await answer(putting, seconds, "room for a step in Ray's object store")
-        if not keys:
-            return self.calls("train_step", sequences, step.loss, None, step.kept)
-        held = await self._all([rank.hold.remote(*keys) for rank in self._ranks], "the records of experts", seconds)
-        if lost := sorted(set().union(*held)):
-            self.on_lost_records(len(lost), len(step.sequences))
-        return [rank.replay_step.remote(lost, sequences, step.loss, None, step.kept) for rank in self._ranks]
+        refs = await answer(putting, seconds, "room for a step in Ray's object store")
+        if not (step.sequences.keys or step.records):
+            return self.calls("train_step", *refs, step.loss, None, step.kept), Lost()
+        held = await self._all([rank.hold.remote(*refs) for rank in self._ranks], "the step's completions", seconds)
+        lost = Lost.together(held)
+        if lost.contents:
+            self.on_lost_completions(len(lost.contents), len(step.sequences))
+        if lost.records:
+            self.on_lost_records(len(lost.records), len(step.sequences))
+        if len(lost.contents) == len(step.sequences):
+            raise TrainerLostError("no completion of a step arrived: the nodes of their engines are gone")
+        return [rank.held_step.remote(lost, step.loss, None, step.kept) for rank in self._ranks], lost
 
     def try_step(self, step: Step) -> None:
         """Take an optimiser step, and start the ranks again with the weights they had before it.
@@ -223,7 +242,7 @@ class ClusterTrainer:
         Raises:
             LabError: naming what broke.
         """
-        refs = asyncio.run(self._begin_step(step))
+        refs, _ = asyncio.run(self._begin_step(step))
         self.wait(refs, "an optimiser step on made-up completions", self._run.cluster.stall_seconds)
         self.restart()
 

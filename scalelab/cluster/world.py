@@ -17,7 +17,6 @@ from scalelab.cluster.faults import Faults
 from scalelab.cluster.graders import ClusterGraders
 from scalelab.cluster.heartbeats import Heartbeats, stragglers
 from scalelab.cluster.placement import for_trainer, refuse_missing, shared
-from scalelab.cluster.records import stored
 from scalelab.cluster.trainer_ranks import ClusterTrainer
 from scalelab.cluster.trial import made_up_step
 from scalelab.errors import LabError
@@ -30,6 +29,7 @@ from scalelab.run.journal import Journal
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.work import RolloutWork
 from scalelab.run.world import RunLoop, build_loop, evaluate_in_flight
+from scalelab.shards import stored
 from scalelab.store.copying import Copier
 from scalelab.store.folder import RunFolder
 from scalelab.waiting import LateError
@@ -80,7 +80,7 @@ class ClusterRun:
         self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes, faults, devices)
         self.trainer = ClusterTrainer(run, base, run.cluster.trainers, ranks)
         self.graders = ClusterGraders(run, self.changes)
-        self.trainer.on_lost_records = faults.lost_records
+        self.trainer.on_lost_records, self.trainer.on_lost_completions = faults.lost_records, faults.lost_completions
         if run.cluster.publication != "files":
             self.trainer.listeners, self.trainer.on_unsent = self.engines.listeners, faults.unsent
         faults.retry_with_new_trainer(self.trainer.ready, self.trainer.restart)

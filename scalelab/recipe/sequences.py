@@ -3,18 +3,19 @@
 Axes: `_N` completions, `_T` tokens of all prompts and completions end to end, `_C` of all completions end to end.
 
     rollouts, advantages, weights ──► PlannedSequences ──(pickled: a few long arrays)──► list of TrainingSequence
+    held rollouts, likewise ────────► PlannedSequences ──(pickled: keys)──► filled where it is trained on ──►
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
 from moe.sequences import REFERENCE, TrainingSequence
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import AnyRollout, Content, HeldContent, HeldRollout, Rollout
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,7 @@ class PlannedSequences:
     """The completions in a step's loss, with all that their training sequences are made from, a third of the size.
 
     What is pickled is this, and what comes out is the list of training sequences: they are laid out where they are
-    trained on.
+    trained on. With a `HeldRollout` this itself comes out, to be `filled` there.
 
     Attributes:
         rollouts: the completions.
@@ -32,7 +33,7 @@ class PlannedSequences:
         seen: names that the loss sees (`sees`).
     """
 
-    rollouts: Sequence[Rollout]
+    rollouts: Sequence[AnyRollout]
     advantages_N: np.ndarray
     weights_N: np.ndarray
     trainer_version: int
@@ -44,23 +45,49 @@ class PlannedSequences:
     @property
     def lengths(self) -> list[int]:
         """Tokens of each prompt with its completion."""
-        return [len(one.prompt_ids) + len(one.completion_ids) for one in self.rollouts]
+        return [len(one.prompt_ids) + one.tokens for one in self.rollouts]
+
+    @property
+    def keys(self) -> list[HeldContent | None]:
+        """Keys of the completions whose content lies elsewhere, None for each of the others; empty without any."""
+        keys = [one.content if isinstance(one, HeldRollout) else None for one in self.rollouts]
+        return keys if any(keys) else []
 
     @property
     def tokens_in_loss(self) -> int:
         """Sampled tokens of completions that weigh something."""
         weighing = zip(self.rollouts, self.weights_N.astype(np.float32), strict=True)
-        return sum(int(np.count_nonzero(one.sampled_T)) for one, weight in weighing if weight)
+        return sum(one.sampled for one, weight in weighing if weight)
+
+    def filled(self, contents: Mapping[int, Content]) -> PlannedSequences:
+        """The same, with whole completions in place of the keys; one without content is left out.
+
+        Those beside it keep their advantages and weights, as if the loss of one that is left out were zero.
+
+        Args:
+            contents: of the completions that had a key, by their places.
+        """
+        there = [n for n, one in enumerate(self.rollouts) if isinstance(one, Rollout) or n in contents]
+        chosen = [(n, self.rollouts[n]) for n in there]
+        return replace(
+            self,
+            rollouts=[one.filled(contents[n]) if isinstance(one, HeldRollout) else one for n, one in chosen],
+            advantages_N=self.advantages_N[there],
+            weights_N=self.weights_N[there],
+        )
 
     def built(self) -> list[TrainingSequence]:
         """Lay the training sequences out, as unpickling does."""
         return laid_out(*self._columns())
 
-    def __reduce__(self) -> tuple[Callable[..., list[TrainingSequence]], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        if self.keys:
+            unread = [replace(one, prompt="", gold="") for one in self.rollouts]  # what is for readers stays
+            return PlannedSequences, (unread, self.advantages_N, self.weights_N, self.trainer_version, self.seen)
         return laid_out, self._columns()
 
     def _columns(self) -> tuple[Any, ...]:
-        chosen = self.rollouts
+        chosen = cast("Sequence[Rollout]", self.rollouts)
         prompts_N = np.array([len(one.prompt_ids) for one in chosen], np.int64)
         completions_N = np.array([len(one.completion_ids) for one in chosen], np.int64)
         tokens_T = _joined([ids for one in chosen for ids in (one.prompt_ids, one.completion_ids)], np.int32)

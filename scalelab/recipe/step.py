@@ -24,7 +24,7 @@ from scalelab.recipe.filters import zero_variance
 from scalelab.recipe.losses import MAX_LOG_RATIO, Loss, Tokens, reference_kl, sees
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.sequences import PlannedSequences
-from scalelab.recipe.types import Group, Rollout
+from scalelab.recipe.types import AnyRollout, Group
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,12 +39,12 @@ def rewards(group: Group, recipe: Recipe) -> np.ndarray:
     reward_G = np.array([rollout.reward for rollout in group], dtype=np.float64)
     rewards_G = signed(reward_G)
     if recipe.length_control is not None:
-        lengths_G = np.array([len(rollout.completion_ids) for rollout in group])
+        lengths_G = np.array([rollout.tokens for rollout in group])
         rewards_G = rewards_G + recipe.length_control.penalty(lengths_G, reward_G == 1.0)
     return rewards_G
 
 
-def graded_only(group: Group) -> list[Rollout]:
+def graded_only(group: Group) -> list[AnyRollout]:
     """Leave out completions that the verifier failed to grade: a reward of 0 for them would blame the policy."""
     return [rollout for rollout in group if rollout.graded]
 
@@ -66,7 +66,7 @@ def drop_reason(group: Group, recipe: Recipe) -> str | None:
     return None if recipe.zero_variance == "keep" else zero_variance(rewards(graded_only(group), recipe))
 
 
-def in_loss(groups: Sequence[Group], recipe: Recipe) -> list[Rollout]:
+def in_loss(groups: Sequence[Group], recipe: Recipe) -> list[AnyRollout]:
     """The rollouts that a step learns from, in the order of `plan_step`'s sequences."""
     return [rollout for group in groups if drop_reason(group, recipe) is None for rollout in graded_only(group)]
 
@@ -94,7 +94,7 @@ def plan_step(groups: Sequence[Group], recipe: Recipe, trainer_version: int) -> 
     norm = recipe.advantage_norm
     normalise = NORMS[norm] if isinstance(norm, str) else norm.normalise
     advantages = normalise([centred(rewards(group, recipe)) for group in kept])
-    lengths = [np.array([int(rollout.sampled_T.sum()) for rollout in group]) for group in kept]
+    lengths = [np.array([rollout.sampled for rollout in group]) for group in kept]
     weights = token_weights(recipe.aggregation, lengths, recipe.max_tokens)
     rollouts = [rollout for group in kept for rollout in group]
     for rollout in rollouts:
@@ -116,8 +116,8 @@ def _check_group(group: Group, recipe: Recipe) -> None:
         )
 
 
-def _check_logprobs(rollout: Rollout) -> None:
-    if not np.all(np.isfinite(rollout.logprobs_T[rollout.sampled_T])):
+def _check_logprobs(rollout: AnyRollout) -> None:
+    if not rollout.finite:
         raise LabError(
             f"the generator gave a sampled token of prompt {rollout.prompt_id} (task {rollout.task}, versions "
             f"{rollout.spans}) a log-prob that is not finite: its weights are broken; resume from an earlier checkpoint"
@@ -142,13 +142,13 @@ def _step_metrics(groups: Sequence[Group], reasons: Sequence[str | None], planne
     }
 
 
-def _task_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+def _task_metrics(rollouts: Sequence[AnyRollout]) -> dict[str, Any]:
     details = Counter(rollout.detail for rollout in rollouts if rollout.outcome == "error" and rollout.detail)
     commonest = {"error": details.most_common(1)[0][0]} if details else {}
     return {
         "completions": len(rollouts),
         "pass_rate": pass_rate(rollouts),
-        "mean_length": float(np.mean([len(rollout.completion_ids) for rollout in rollouts])),
+        "mean_length": float(np.mean([rollout.tokens for rollout in rollouts])),
         "truncated": float(np.mean([rollout.truncated for rollout in rollouts])),
         "interrupted": float(np.mean([rollout.interrupted for rollout in rollouts])),
         "outcomes": dict(sorted(Counter(rollout.outcome for rollout in rollouts).items())),

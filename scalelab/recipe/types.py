@@ -7,7 +7,7 @@ prompt, `_N` completions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -24,6 +24,14 @@ class HeldRecord(Protocol):
         """[prompt and completion tokens, layers, experts per token]."""
 
 
+class HeldContent(Protocol):
+    """Key of a completion's `Content` that lies elsewhere likewise."""
+
+    @property
+    def index(self) -> int:
+        """Place among the completions that lie together."""
+
+
 def is_held(record: np.ndarray | HeldRecord | None) -> TypeGuard[HeldRecord]:
     """True for the key of a record, False for a record or none."""
     return record is not None and not isinstance(record, np.ndarray)
@@ -31,6 +39,20 @@ def is_held(record: np.ndarray | HeldRecord | None) -> TypeGuard[HeldRecord]:
 
 Span: TypeAlias = tuple[int, int, int]
 """(policy version, start, end): the version that produced completion tokens `start` to `end` (exclusive)."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """Tokens and text of one completion; fields as in `Rollout`."""
+
+    completion_ids: np.ndarray
+    logprobs_T: np.ndarray
+    forced_T: np.ndarray
+    text: str = ""
+
+
+NO_CONTENT = Content(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, bool))
+"""What is left of a completion whose content is lost."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +134,67 @@ class Rollout:
         return ~np.asarray(self.forced_T, dtype=bool)
 
     @property
+    def sampled(self) -> int:
+        """Tokens that take part in the loss."""
+        return int(self.sampled_T.sum())
+
+    @property
+    def finite(self) -> bool:
+        """True if every token that takes part in the loss has a finite log-probability."""
+        return bool(np.all(np.isfinite(self.logprobs_T[self.sampled_T])))
+
+    @property
     def oldest_version(self) -> int | None:
         """The oldest policy version in the spans; None for an empty completion."""
         return min((version for version, _, _ in self.spans), default=None)
 
 
-Group: TypeAlias = Sequence[Rollout]
+@dataclass(frozen=True)
+class HeldRollout:
+    """A graded completion whose tokens and text lie elsewhere: its verdict, its counts and a key; fields as in
+    `Rollout`."""
+
+    prompt_id: str
+    task: str
+    prompt_ids: np.ndarray
+    tokens: int
+    sampled: int
+    finite: bool
+    content: HeldContent
+    spans: tuple[Span, ...]
+    reward: float
+    outcome: str
+    truncated: bool = False
+    interrupted: bool = False
+    routed_TLK: HeldRecord | None = None
+    prompt: str = ""
+    detail: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    gold: str = ""
+    answer: str | None = None
+    """Answer of the completion, for a vote of the majority; None if it gives none, or is no evaluation's."""
+
+    @property
+    def graded(self) -> bool:
+        """True unless the verifier itself failed, which leaves the reward without meaning."""
+        return self.outcome != "error"
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The oldest policy version in the spans; None for an empty completion."""
+        return min((version for version, _, _ in self.spans), default=None)
+
+    def filled(self, content: Content) -> Rollout:
+        """The whole completion.
+
+        Raises:
+            ValueError: the content has another number of tokens.
+        """
+        kept = {one.name for one in fields(self)} - {"tokens", "sampled", "finite", "content", "answer"}
+        return Rollout(**{name: getattr(self, name) for name in kept}, **vars(content))
+
+
+AnyRollout: TypeAlias = Rollout | HeldRollout
+
+Group: TypeAlias = Sequence[AnyRollout]
 """The G completions of one prompt."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from scalelab.errors import LabError
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import AnyRollout, HeldRollout
 from tasks.math.extract import MAX_ANSWER, extract_answer
 from tasks.scores import Score, majority_at_k, mean_at_k, pass_at_k, passed
 from tasks.thinking import THINK_OPEN, answer_part
@@ -36,9 +36,11 @@ class Graded:
     """Answer of the completion, for a vote of the majority; None if it gives none."""
 
     @classmethod
-    def of(cls, rollout: Rollout) -> Graded:
+    def of(cls, rollout: AnyRollout) -> Graded:
         """The verdict on a rollout."""
         taken = {name: getattr(rollout, name) for name in cls.__slots__ if name != "answer"}
+        if isinstance(rollout, HeldRollout):
+            return cls(**taken, answer=rollout.answer)
         return cls(**taken, answer=answer_of(rollout.prompt, rollout.text))
 
     @property

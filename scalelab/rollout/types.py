@@ -6,11 +6,12 @@ Axes: `_T` tokens of one completion.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from scalelab.recipe.types import HeldRecord
+from scalelab.recipe.types import HeldContent, HeldRecord
+from tasks.types import Verdict
 
 Kind = Literal["train", "eval"]
 
@@ -60,3 +61,35 @@ class Completion:
     routed_TLK: np.ndarray | HeldRecord | None = None
     """int16[prompt and completion tokens, layers, experts of a token]: the experts that each token went through, −1
     where none were recorded (`scalelab.rollout.routing`); or the key of such a record. None unless asked for."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens, the end-of-sequence token included."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True)
+class HeldCompletion:
+    """A generated answer whose tokens and text lie elsewhere: its counts and a key; fields as in `Completion`."""
+
+    request: Request
+    tokens: int
+    sampled: int
+    """Tokens that were sampled rather than forced."""
+    finite: bool
+    """True if every one of these has a finite log-probability."""
+    spans: tuple[tuple[int, int, int], ...]
+    truncated: bool
+    interrupted: bool
+    content: HeldContent
+    routed_TLK: HeldRecord | None = None
+
+
+AnyCompletion: TypeAlias = Completion | HeldCompletion
+
+
+@dataclass(frozen=True)
+class AnsweredVerdict(Verdict):
+    """A verdict beside the answer that a completion gives, where its text was at hand."""
+
+    answer: str | None = None

@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Generic, NotRequired, TypedDict, cast
 
 from scalelab.errors import LabError
-from scalelab.recipe.types import Rollout, is_held
+from scalelab.recipe.types import AnyRollout, Rollout, is_held
 from scalelab.run.config import Run
 from scalelab.run.evaluation_sets import HELD_OUT
 from scalelab.run.ports import PromptT, RolloutsT
 from scalelab.schedule.schedule import Schedule, ScheduleState
+from scalelab.shards import whole
 from scalelab.store.waiting_rollouts import read_rollouts, write_rollouts
 from tasks.sampler import MixtureSampler
 from tasks.types import Prompt
+
+FETCH_SECONDS = 10.0
+"""Longest time for which a checkpoint's capture waits for contents: the event loop stands still meanwhile."""
 
 ROLES = ("generator", "trainer", "evaluation", "faults")
 """Roles that device-hours are charged to."""
@@ -260,7 +264,7 @@ class Books(Generic[PromptT, RolloutsT]):
 
 
 @dataclass
-class RunBooks(Books[Prompt, list[Rollout]]):
+class RunBooks(Books[Prompt, list[AnyRollout]]):
     """Books of prompts and rollouts: all state in a checkpoint beside the trainer's own."""
 
     sampler: MixtureSampler
@@ -269,17 +273,21 @@ class RunBooks(Books[Prompt, list[Rollout]]):
         """Let the sampler learn a prompt's pass rate."""
         self.sampler.observe(prompt.id, pass_rate)
 
-    def tokens_of(self, rollouts: list[Rollout]) -> int:
+    def tokens_of(self, rollouts: list[AnyRollout]) -> int:
         """Completion tokens of a group."""
-        return sum(len(rollout.completion_ids) for rollout in rollouts)
+        return sum(rollout.tokens for rollout in rollouts)
 
     def capture(self, folder: Path) -> BooksState:
         """The books as plain JSON; rollouts that wait for a step are written to a file in `folder`.
 
-        Groups in flight are kept by name and prompt: a resumed run generates them again. So is an evaluation.
+        Groups in flight are kept by name and prompt: a resumed run generates them again, and so it does those of which
+        content is lost. So is an evaluation.
         """
         waiting = {name: group.rollouts for name, group in self.groups.items() if group.rollouts is not None}
-        rollouts = [rollout for group in waiting.values() for rollout in group]
+        there = iter(whole([rollout for group in waiting.values() for rollout in group], FETCH_SECONDS))
+        found = {name: [next(there) for _ in group] for name, group in waiting.items()}
+        kept = {name: [one for one in group if one] for name, group in found.items() if None not in group}
+        rollouts = [rollout for group in kept.values() for rollout in group]
         return {
             "schedule": self.schedule.state_dict(),
             "sampler": self.sampler.state_dict(),
@@ -293,7 +301,7 @@ class RunBooks(Books[Prompt, list[Rollout]]):
             "step_hours": self.step_hours,
             "counts": [self.completions, self.tokens, self.generated],
             "groups": {
-                name: {"prompt": cast("StoredPrompt", asdict(group.prompt)), "rollouts": len(waiting.get(name, ()))}
+                name: {"prompt": cast("StoredPrompt", asdict(group.prompt)), "rollouts": len(kept.get(name, ()))}
                 for name, group in self.groups.items()
             },
             "rollouts": write_rollouts(folder, rollouts) if rollouts else None,
@@ -318,7 +326,7 @@ class RunBooks(Books[Prompt, list[Rollout]]):
         for name, stored in state["groups"].items():
             one = stored["prompt"]
             prompt = Prompt(one["id"], one["task"], one["text"], one["gold"], one["meta"], tuple(one["chat"]))
-            group: DrawnGroup[Prompt, list[Rollout]] = DrawnGroup(prompt)
+            group: DrawnGroup[Prompt, list[AnyRollout]] = DrawnGroup(prompt)
             if kept and stored["rollouts"]:
                 group.rollouts = [next(rollouts) for _ in range(stored["rollouts"])]
             self.groups[name] = group

@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import AnyRollout
 from scalelab.rollout.evaluation import Graded
-from scalelab.rollout.types import Completion, Request
+from scalelab.rollout.types import AnyCompletion, Request
 from scalelab.run.books import RunBooks
 from scalelab.run.config import Run
 from scalelab.run.coroutines import Changes, TaskGroup
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from scalelab.run.work import Sampling  # whose tokenizers a simulation does without
 
 T = TypeVar("T")
+AnyCompletionT = TypeVar("AnyCompletionT", bound=AnyCompletion)
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ RecordEvaluation = Callable[[EvaluationPoint, list[Graded]], None]
 class Completions(Protocol):
     """File of an evaluation's completions."""
 
-    def add(self, rollouts: Sequence[Rollout]) -> None:
+    def add(self, rollouts: Sequence[AnyRollout]) -> None:
         """Take completions; returns at once."""
 
     def finish(self) -> Future[None]:
@@ -127,9 +128,9 @@ def by_name(sets: Iterable[PreparedSet], version: int) -> dict[str, HeldOutPromp
 
 async def generate_and_grade(
     asked: Mapping[str, HeldOutPrompt],
-    generate: Callable[[Sequence[Request]], Awaitable[list[Completion]]],
-    grade: Callable[[Prompt, Sequence[Completion]], Awaitable[list[Verdict]]],
-    finished: Callable[[list[Rollout]], list[T]],
+    generate: Callable[[Sequence[Request]], Awaitable[list[AnyCompletionT]]],
+    grade: Callable[[Prompt, Sequence[AnyCompletionT]], Awaitable[list[Verdict]]],
+    finished: Callable[[list[AnyRollout]], list[T]],
 ) -> list[T]:
     """Generate and grade completions of held-out prompts, all prompts side by side.
 
@@ -163,8 +164,8 @@ class InFlightEvaluation(Generic[WeightsT]):
 
     books: RunBooks
     budget: Budget
-    engines: Engines[Request, Completion, WeightsT]
-    graders: Graders[Prompt, Completion, Verdict]
+    engines: Engines[Request, AnyCompletion, WeightsT]
+    graders: Graders[Prompt, AnyCompletion, Verdict]
     changes: Changes
     charge: Callable[[], None]
     file: Callable[[int, str], Completions]
@@ -255,7 +256,7 @@ class InFlightEvaluation(Generic[WeightsT]):
         self.kept = self.engines.set_aside(self.aside) if beside else 0
         self.changes.notify()
 
-        def finished(rollouts: list[Rollout]) -> list[Graded]:
+        def finished(rollouts: list[AnyRollout]) -> list[Graded]:
             self.graded += len(rollouts)
             file.add(rollouts)
             return [Graded.of(one) for one in rollouts]
@@ -285,7 +286,7 @@ class EvaluationAtRest(Generic[WeightsT]):
     budget: Budget
     keep: Callable[[int], WeightsT]
     """Function that copies the trainer's weights, given their version."""
-    generate: Callable[[EvaluationPoint, WeightsT, Sequence[PreparedSet]], Awaitable[list[Rollout]]]
+    generate: Callable[[EvaluationPoint, WeightsT, Sequence[PreparedSet]], Awaitable[list[AnyRollout]]]
     """Function that generates and grades completions of the sets' prompts with these weights."""
     file: Callable[[int], Completions]
     """Opens the file for the completions of a version."""

@@ -12,7 +12,7 @@ from scalelab.errors import LabError
 from scalelab.hardware import device
 from scalelab.recipe.step import METRICS, summarise
 from scalelab.rollout.evaluation import Graded, evaluate
-from scalelab.rollout.types import Completion, Request
+from scalelab.rollout.types import AnyCompletion, Request
 from scalelab.run.books import RunBooks
 from scalelab.run.config import Run
 from scalelab.run.evaluations import EvaluationPoint
@@ -53,8 +53,8 @@ class Journal:
         self,
         run: Run,
         books: RunBooks,
-        engines: Engines[Request, Completion, WeightsT],
-        graders: Graders[Prompt, Completion, Verdict],
+        engines: Engines[Request, AnyCompletion, WeightsT],
+        graders: Graders[Prompt, AnyCompletion, Verdict],
         folder: RunFolder,
         progress: Progress,
         clock: Callable[[], float],

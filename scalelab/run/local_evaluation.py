@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
-from scalelab.rollout.types import Completion, Request
+from scalelab.rollout.types import AnyCompletion, Completion, Request
 from scalelab.run.evaluations import HeldOutPrompt, generate_and_grade
 from tasks.task import Task
 from tasks.types import Prompt, Verdict
@@ -36,9 +36,10 @@ class LocalGraders:
         """The sandbox of each task that runs code; starts it."""
         return {name: one.sandbox for name, one in self._verifiers.items() if hasattr(one, "sandbox")}
 
-    def start(self, prompt: Prompt, completions: Sequence[Completion]) -> Callable[[], list[Verdict]]:
+    def start(self, prompt: Prompt, completions: Sequence[AnyCompletion]) -> Callable[[], list[Verdict]]:
         """Begin to grade, and return a function that waits for the verdicts."""
-        items = [(prompt, completion.text) for completion in completions]
+        here = cast("Sequence[Completion]", completions)  # of an engine in this process
+        items = [(prompt, completion.text) for completion in here]
         future: Future[list[Verdict]] = self._threads.submit(self._verifiers[prompt.task].verify, items)
 
         def verdicts() -> list[Verdict]:
@@ -67,7 +68,7 @@ async def evaluate_locally(
         graders: grade the completions.
     """
     engine = _CollectingEngine(len(named), generate_all, graders)
-    return await generate_and_grade(named, engine.generate, engine.grade, list)
+    return cast("list[Rollout]", await generate_and_grade(named, engine.generate, engine.grade, list))
 
 
 class _CollectingEngine:

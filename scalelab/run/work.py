@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from scalelab.recipe.length_control import LengthControl, interruption
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.sequences import PlannedSequences
 from scalelab.recipe.step import StepLoss, drop_reason, in_loss, pass_rate, plan_step
-from scalelab.recipe.types import HeldRecord, Rollout, is_held
+from scalelab.recipe.types import AnyRollout, HeldRecord, HeldRollout, Rollout, is_held
 from scalelab.rollout.tokenizer import prompt_ids
-from scalelab.rollout.types import Completion, Kind, Request
+from scalelab.rollout.types import AnsweredVerdict, AnyCompletion, HeldCompletion, Kind, Request
 from scalelab.run.settings import TaskLimits, limits_of
 from tasks.stream import stable_number
 from tasks.task import Task
@@ -49,7 +49,7 @@ class Step:
     metrics: dict[str, object]
     completions: int
     generated: int
-    rollouts: list[Rollout]
+    rollouts: list[AnyRollout]
     records: list[HeldRecord | None] = field(default_factory=list)
 
     @property
@@ -134,7 +134,9 @@ class Sampling:
             for number in range(self.generations)
         ]
 
-    def rollouts(self, prompt: Prompt, completions: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Rollout]:
+    def rollouts(
+        self, prompt: Prompt, completions: Sequence[AnyCompletion], verdicts: Sequence[Verdict]
+    ) -> list[AnyRollout]:
         """The graded completions of one prompt, which share its token ids."""
         ids = np.array(completions[0].request.prompt_ids, np.int32) if completions else np.empty(0, np.int32)
         return [rollout(prompt, ids, *pair) for pair in zip(completions, verdicts, strict=True)]
@@ -173,16 +175,16 @@ class RolloutWork(Sampling):
         )
         self.recipe, self._keep_every = recipe, keep_every
 
-    def outcome(self, rollouts: list[Rollout]) -> tuple[float | None, str | None]:
+    def outcome(self, rollouts: list[AnyRollout]) -> tuple[float | None, str | None]:
         """A group's pass rate, and the reason to replace it by another (None: it waits for its step)."""
         reason = drop_reason(rollouts, self.recipe) if self.recipe.zero_variance == "refill" else None
         return pass_rate(rollouts), reason
 
-    def step(self, groups: list[list[Rollout]], version: int) -> Step:
+    def step(self, groups: list[list[AnyRollout]], version: int) -> Step:
         """The training sequences of a step on these groups, with metrics that need no model."""
         sequences, metrics = plan_step(groups, self.recipe, version)
         rollouts = [rollout for group in groups for rollout in group]
-        generated = sum(len(rollout.completion_ids) for rollout in rollouts)
+        generated = sum(rollout.tokens for rollout in rollouts)
         kept = self._keep_every is not None and (version + 1) % self._keep_every == 0
         trained = in_loss(groups, self.recipe)
         records = [one.routed_TLK if is_held(one.routed_TLK) else None for one in trained]
@@ -197,26 +199,32 @@ class RolloutWork(Sampling):
         )
 
 
-def rollout(prompt: Prompt, ids: np.ndarray, completion: Completion, verdict: Verdict) -> Rollout:
+def rollout(prompt: Prompt, ids: np.ndarray, completion: AnyCompletion, verdict: Verdict) -> AnyRollout:
     """A graded completion."""
+    known: dict[str, Any] = {
+        "prompt_id": prompt.id,
+        "task": prompt.task,
+        "prompt_ids": ids,
+        "spans": completion.spans,
+        "reward": verdict.reward,
+        "outcome": verdict.outcome,
+        "truncated": completion.truncated,
+        "interrupted": completion.interrupted,
+        "routed_TLK": completion.routed_TLK,
+        "prompt": prompt.text,
+        "detail": verdict.detail,
+        "gold": shown_gold(prompt.gold),
+        "parts": dict(verdict.parts),
+    }
+    if isinstance(completion, HeldCompletion):
+        held = {name: getattr(completion, name) for name in ("tokens", "sampled", "finite", "content")}
+        return HeldRollout(**known, **held, answer=verdict.answer if isinstance(verdict, AnsweredVerdict) else None)
     return Rollout(
-        prompt_id=prompt.id,
-        task=prompt.task,
-        prompt_ids=ids,
+        **known,
         completion_ids=completion.token_ids,
         logprobs_T=completion.logprobs_T,
         forced_T=completion.forced_T,
-        spans=completion.spans,
-        reward=verdict.reward,
-        outcome=verdict.outcome,
-        truncated=completion.truncated,
-        interrupted=completion.interrupted,
-        routed_TLK=completion.routed_TLK,
-        prompt=prompt.text,
         text=completion.text,
-        detail=verdict.detail,
-        gold=shown_gold(prompt.gold),
-        parts=dict(verdict.parts),
     )
 
 

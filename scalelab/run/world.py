@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from scalelab.recipe.types import Rollout
-from scalelab.rollout.types import Completion, Request
+from scalelab.recipe.types import AnyRollout
+from scalelab.rollout.types import AnyCompletion, Request
 from scalelab.run.books import RunBooks
 from scalelab.run.config import Run
 from scalelab.run.coroutines import Changes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from moe.train.result import StepResult
 
 
-RunLoop = Loop[Prompt, Request, Completion, Verdict, list[Rollout], Step, "StepResult", WeightsT]
+RunLoop = Loop[Prompt, Request, AnyCompletion, Verdict, list[AnyRollout], Step, "StepResult", WeightsT]
 """The loop of a whole experiment, in a world whose weights travel in their own way."""
 
 
@@ -41,7 +41,7 @@ class World(Checkpointer, Protocol[WeightsT]):
     work: RolloutWork
 
     @property
-    def engines(self) -> Engines[Request, Completion, WeightsT]:
+    def engines(self) -> Engines[Request, AnyCompletion, WeightsT]:
         """Generators of completions."""
 
     @property
@@ -49,7 +49,7 @@ class World(Checkpointer, Protocol[WeightsT]):
         """The policy that learns."""
 
     @property
-    def graders(self) -> Graders[Prompt, Completion, Verdict]:
+    def graders(self) -> Graders[Prompt, AnyCompletion, Verdict]:
         """Verifiers of completions."""
 
     @property

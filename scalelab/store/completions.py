@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -17,7 +18,8 @@ from zlib import crc32
 import numpy as np
 
 from moe.durable import PARTIAL, put_in_place
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import NO_CONTENT, AnyRollout, HeldRollout, Rollout
+from scalelab.shards import LOST, whole
 from tasks.text import clean
 
 if TYPE_CHECKING:
@@ -31,14 +33,16 @@ DECIMALS = 4
 """Decimals of the log-probabilities that are kept."""
 
 
-def completions_table(rollouts: Sequence[Rollout], trainer: Sequence[np.ndarray] | None = None) -> pyarrow.Table:
-    """Rows of `rollouts/*.parquet`.
+def completions_table(held: Sequence[AnyRollout], trainer: Sequence[np.ndarray] | None = None) -> pyarrow.Table:
+    """Rows of `rollouts/*.parquet`; contents that lie elsewhere are fetched, and one that is lost leaves its verdict.
 
     Args:
-        rollouts: graded completions.
+        held: graded completions.
         trainer: for each, float32[prompt and completion], the trainer's log-probabilities just before its step.
     """
     import pyarrow as pa
+
+    rollouts = [there or _without_content(one) for one, there in zip(held, whole(held), strict=True)]
 
     def texts(name: str) -> pyarrow.Array:
         return pa.array([clean(getattr(one, name)) for one in rollouts], pa.string())
@@ -58,7 +62,7 @@ def completions_table(rollouts: Sequence[Rollout], trainer: Sequence[np.ndarray]
         "detail": texts("detail"),
         "gold": texts("gold"),
         "parts": pa.array([json.dumps(dict(one.parts)) if one.parts else "" for one in rollouts], pa.string()),
-        "tokens": pa.array([one.tokens for one in rollouts], pa.int64()),
+        "tokens": pa.array([one.tokens for one in held], pa.int64()),
         "truncated": pa.array([bool(one.truncated) for one in rollouts], pa.bool_()),
         "interrupted": pa.array([bool(one.interrupted) for one in rollouts], pa.bool_()),
         "versions": pa.array([[version for version, _, _ in one.spans] for one in rollouts], pa.list_(pa.int64())),
@@ -71,6 +75,11 @@ def completions_table(rollouts: Sequence[Rollout], trainer: Sequence[np.ndarray]
         cut = [logprobs[len(one.prompt_ids) :] for one, logprobs in zip(rollouts, trainer, strict=True)]
         columns["trainer_logprobs"] = rounded(cut)
     return pa.table(columns)
+
+
+def _without_content(one: AnyRollout) -> Rollout:
+    assert isinstance(one, HeldRollout)
+    return replace(one, spans=(), detail=one.detail or LOST).filled(NO_CONTENT)
 
 
 class CompletionsFile:
@@ -92,14 +101,14 @@ class CompletionsFile:
     ) -> None:
         self._path, self._shown, self._settle = path, shown, settle
         self._partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
-        self._part: list[Rollout] = []
+        self._part: list[AnyRollout] = []
         self._tokens = 0
-        self._chosen: dict[tuple[str, bool], list[tuple[int, int, Rollout]]] = {}
+        self._chosen: dict[tuple[str, bool], list[tuple[int, int, AnyRollout]]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="completions")
         self._written: Future[None] | None = None
         self._file: Any = None
 
-    def add(self, rollouts: Sequence[Rollout]) -> None:
+    def add(self, rollouts: Sequence[AnyRollout]) -> None:
         """Take completions; returns at once.
 
         Raises:
@@ -131,7 +140,7 @@ class CompletionsFile:
         self._part, self._tokens = [], 0
         self._written = self._thread.submit(self._write, part, before)
 
-    def _write(self, part: Sequence[Rollout], before: Future[None] | None) -> None:
+    def _write(self, part: Sequence[AnyRollout], before: Future[None] | None) -> None:
         from pyarrow import parquet
 
         if before is not None:
@@ -152,7 +161,7 @@ class CompletionsFile:
             chosen = [one for alike in self._chosen.values() for _, _, one in alike]
             self._shown(completions_table(chosen).to_pylist())
 
-    def _choose(self, rollouts: Sequence[Rollout]) -> None:
+    def _choose(self, rollouts: Sequence[AnyRollout]) -> None:
         """Keep some of the same prompts of every evaluation, whichever are finished first."""
         for one in rollouts:
             alike = self._chosen.setdefault((one.task, one.outcome == "passed"), [])

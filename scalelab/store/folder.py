@@ -50,7 +50,7 @@ from scalelab.store.status_file import StatusFile
 if TYPE_CHECKING:
     import numpy as np
 
-    from scalelab.recipe.types import Rollout
+    from scalelab.recipe.types import AnyRollout
 
 log = logging.getLogger(__name__)
 
@@ -367,7 +367,7 @@ class RunFolder:
 
         return CompletionsFile(self.path / ROLLOUTS / f"{completions_name(step, of_set)}.parquet", shown, self.settle)
 
-    def keep_trained(self, step: int, rollouts: Sequence[Rollout], logprobs: Sequence[np.ndarray]) -> None:
+    def keep_trained(self, step: int, rollouts: Sequence[AnyRollout], logprobs: Sequence[np.ndarray]) -> None:
         """Write the completions of a training step, with the trainer's log-probabilities of prompt and completion."""
         from pyarrow import parquet
 

@@ -18,12 +18,12 @@ from moe.train.trainer import Trainer
 from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
 from scalelab.plan.rates import trainer_unit
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import AnyRollout
 from scalelab.rollout.engine import Engine
 from scalelab.rollout.generator import complete
 from scalelab.rollout.interruption import Phrases
 from scalelab.rollout.tokenizer import with_texts
-from scalelab.rollout.types import Completion, Request
+from scalelab.rollout.types import AnyCompletion, Completion, Request
 from scalelab.run.books import new_books
 from scalelab.run.checkpoint_store import BY_RULE, CheckpointStore, taken_by_rule
 from scalelab.run.config import Run
@@ -44,7 +44,7 @@ from scalelab.virtual.engines import SimulatedEngines, Stream, Usage
 from scalelab.watch.progress import Progress, Status
 from tasks.types import Prompt, Verdict
 
-EngineStream = Stream[Request, Completion]
+EngineStream = Stream[Request, AnyCompletion]
 
 
 class EngineDecoder:
@@ -63,7 +63,7 @@ class EngineDecoder:
         """1: any sequence may end with the next step."""
         return 1
 
-    def advance(self, steps: int) -> list[tuple[EngineStream, Completion]]:
+    def advance(self, steps: int) -> Sequence[tuple[EngineStream, Completion]]:
         """Make a token for every sequence, and return those that ended, each with its completion.
 
         Raises:
@@ -93,9 +93,9 @@ class EngineDecoder:
         self._engine.abort(list(self._live))
         self._live.clear()
 
-    def tokens(self, completion: Completion) -> int:
+    def tokens(self, completion: AnyCompletion) -> int:
         """Tokens of a completion."""
-        return len(completion.token_ids)
+        return completion.tokens
 
     def generate(self, requests: Sequence[Request], most: int) -> Iterator[list[Completion]]:
         """Generate completions while nothing else runs, at most so many side by side; yields them as they finish."""
@@ -138,13 +138,13 @@ class VirtualRun:
         self._sets = prepared_sets(run, self.work)
         units = run.cluster.trainers // trainer_unit(run)
         self.changes = Changes()
-        self.engines: SimulatedEngines[Request, Completion, Snapshot] = SimulatedEngines(
+        self.engines: SimulatedEngines[Request, AnyCompletion, Snapshot] = SimulatedEngines(
             self.rates, run.cluster.generators, places, self._decoder, self.changes.notify
         )
         self.trainer: SimulatedTrainer[Step, StepResult, Snapshot] = SimulatedTrainer(
             self.rates, units, lambda step: step.tokens, self._train, self._weights
         )
-        self.graders: SimulatedGraders[Prompt, Completion, Verdict] = SimulatedGraders(
+        self.graders: SimulatedGraders[Prompt, AnyCompletion, Verdict] = SimulatedGraders(
             self.rates, self._real_graders.start
         )
         self.books = new_books(run)
@@ -229,10 +229,10 @@ class VirtualRun:
     def _weights(self, version: int) -> Snapshot:
         return Snapshot([self._trainer.publish(version)])
 
-    async def _sample(self, point: EvaluationPoint, weights: Snapshot, sets: Sequence[PreparedSet]) -> list[Rollout]:
+    async def _sample(self, point: EvaluationPoint, weights: Snapshot, sets: Sequence[PreparedSet]) -> list[AnyRollout]:
         """Generate and grade completions of the held-out prompts in real time, while the engines do nothing else."""
         self._decoder.load(point.version, weights)
-        return await evaluate_locally(by_name(sets, point.version), self._generate_all, self._real_graders)
+        return [*await evaluate_locally(by_name(sets, point.version), self._generate_all, self._real_graders)]
 
     def _generate_all(self, requests: Sequence[Request]) -> Iterator[list[Completion]]:
         for completions in self._decoder.generate(requests, self._most):

@@ -25,10 +25,13 @@ from scalelab.waiting import LateError, LostError
 
 
 class Method:
-    """A method of an actor as Ray calls it."""
+    """A method of an actor as Ray calls it; what it answers has no shards beside it."""
 
     def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
         self.remote = call
+
+    def options(self, num_returns: int) -> Any:
+        return SimpleNamespace(remote=lambda *arguments: (self.remote(*arguments), *[None] * (num_returns - 1)))
 
 
 class Actor:

@@ -52,7 +52,9 @@ def test_completions_leave_an_engine_with_their_texts(actor: EngineActor) -> Non
     zeros = np.zeros(4, np.float32)
     done = Completion(Request("one", (1,), 4), tokens, zeros, ((0, 0, 4),), zeros.astype(bool), False, False)
     actor._generator.done = [done]  # type: ignore[attr-defined]
-    [completion], _ = actor.collect()
+    ([completion], _), contents, records = actor.collect()
+    assert contents is records is None, "a small answer is no shard"
+    assert isinstance(completion, Completion)
     assert completion.text == "abc"
     assert completion.request == Request("one", (), 4), "the driver has the prompt"
 
@@ -60,16 +62,15 @@ def test_completions_leave_an_engine_with_their_texts(actor: EngineActor) -> Non
 def test_an_engine_begins_the_requests_that_come_with_a_call_for_completions(actor: EngineActor) -> None:
     engine: Any = actor._generator
     actor.collect([Request("one", (1,), 4)])
-    actor.collect_apart([Request("two", (1,), 4)])
     actor.collect()
-    assert engine.begun == ["one", "two"]
+    assert engine.begun == ["one"]
 
 
 def test_an_engine_stands_still_only_with_work_and_without_steps(actor: EngineActor) -> None:
     engine: Any = actor._generator
 
     def stalled() -> float:
-        return actor.collect()[1]["stalled_seconds"]
+        return actor.collect()[0][1]["stalled_seconds"]
 
     began = time.monotonic()
     time.sleep(0.05)

@@ -345,7 +345,15 @@ class Actor:
         method = getattr(self, f"do_{name}")
         at_once: dict[str, Any] = {"up": self.node, "describe": {}}
         now = at_once.get(name)
-        return SimpleNamespace(remote=lambda *arguments: Answer(lambda: self._call(name, method, arguments), now))
+
+        def remote(*arguments: Any) -> Answer:
+            return Answer(lambda: self._call(name, method, arguments), now)
+
+        def options(num_returns: int) -> Any:
+            """A call with shards beside its answer, of which there are none."""
+            return SimpleNamespace(remote=lambda *arguments: (remote(*arguments), *[None] * (num_returns - 1)))
+
+        return SimpleNamespace(remote=remote, options=options)
 
     async def _call(self, name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         world = self.world

@@ -111,7 +111,7 @@ class Lab:
         ray.get(self.engine.land.remote(), timeout=900)
         done: list[Any] = []
         while len(done) < count:
-            done += ray.get(self.engine.collect.remote(), timeout=900)[0]
+            done += ray.get(self.engine.collect.remote(), timeout=900)[0][0]
         for completion in done:
             versions, starts, ends = zip(*completion.spans, strict=True)
             assert list(versions) == sorted(set(versions))

@@ -33,6 +33,7 @@ import numpy as np
 from scalelab.cluster.heartbeats import Pulse
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.types import Completion, Request
+from scalelab.shards import taken_out
 from tasks.types import Prompt, Verdict, verdict
 
 GROUP = 16
@@ -154,7 +155,8 @@ class EngineHost:
                 await asyncio.wait_for(self.events[engine].wait(), 4 * self.linger)
                 await asyncio.sleep(self.linger)
         done, self.done[engine] = self.done[engine], []
-        return done, {"stalled_seconds": 0.0, "steps": 1.0, "completions": 1.0}
+        light, contents, records = taken_out(done)
+        return (light, {"stalled_seconds": 0.0, "steps": 1.0, "completions": 1.0}), contents, records or None
 
     async def take_weights(self, engine: int, segments: Any) -> None:
         """Take weights at once."""
@@ -208,9 +210,9 @@ def stand_ins(engines: int, tokens: int) -> tuple[list[Any], Callable[..., Any]]
             host.wait_for_others.remote(arguments[-1])
 
         def calls(name: str) -> Any:
-            method = SimpleNamespace(remote=partial(getattr(host, name).remote, engine))
-            method.options = lambda **_: method
-            return method
+            method = getattr(host, name)
+            apart = SimpleNamespace(remote=partial(method.options(num_returns=3).remote, engine))
+            return SimpleNamespace(remote=partial(method.remote, engine), options=lambda **_: apart)
 
         names = ("up", "submit", "collect", "take_weights", "abort", "pulse")
         return SimpleNamespace(**{name: calls(name) for name in names})
