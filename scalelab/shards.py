@@ -6,7 +6,7 @@
 
 A shard is what one answer of an engine brought: an Arrow table of contents, and a list of records (up to a kilobyte a
 token, fifty times the rest), for they are read at different places. The driver owns them, so that they outlive the
-engine; what a node holds is lost with it. Answers smaller than `SMALL` travel with their counts.
+engine; what a node holds is lost with it. Answers smaller than `Cluster.shard_bytes` travel whole.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ from scalelab.rollout.types import AnyCompletion, Completion, HeldCompletion
 
 if TYPE_CHECKING:
     import pyarrow
-
-SMALL = 100_000
-"""Bytes of an answer's contents below which they are no shard: Ray itself sends so much along with an answer."""
 
 LOST = "tokens and text were lost with their node"
 """Remark beside a completion whose content is gone."""
@@ -80,8 +77,14 @@ def row(table: pyarrow.Table, index: int) -> Content:
     return Content(**arrays, text=table["text"][index].as_py().decode("utf-8", "surrogatepass"))
 
 
-def taken_out(completions: Sequence[Completion]) -> tuple[list[AnyCompletion], pyarrow.Table | None, list[np.ndarray]]:
+def taken_out(
+    completions: Sequence[Completion], shard_bytes: int
+) -> tuple[list[AnyCompletion], pyarrow.Table | None, list[np.ndarray]]:
     """An engine's answer: completions with keys for what is large, and the shards with that.
+
+    Args:
+        completions: all of the answer.
+        shard_bytes: size of their contents from which these are a shard.
 
     Returns:
         The completions, the table of their contents (None if they are small), and the records that training needs.
@@ -94,7 +97,7 @@ def taken_out(completions: Sequence[Completion]) -> tuple[list[AnyCompletion], p
             records.append(record)
         light.append(replace(one, routed_TLK=key))
     size = sum(one.token_ids.nbytes + one.logprobs_T.nbytes + one.forced_T.nbytes + len(one.text) for one in light)
-    if size < SMALL:
+    if not light or size < shard_bytes:
         return [*light], None, records
     return [_held(index, one) for index, one in enumerate(light)], contents_table(light), records
 

@@ -33,6 +33,7 @@ class EngineActor(Beating):
 
     Args:
         linger: seconds for which finished completions wait for others.
+        shard_bytes: see `Cluster.shard_bytes`.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class EngineActor(Beating):
         end_think: Any,
         seed: int,
         linger: float = 0.0,
+        shard_bytes: int = 100_000,
     ) -> None:
         with quick_imports():
             from scalelab.rollout.generator import Generator
@@ -54,6 +56,7 @@ class EngineActor(Beating):
         self._moved = (0.0, time.monotonic())
         self._measured = (0.0, 0.0)
         self._speed: float | None = None
+        self._shard_bytes = shard_bytes
         self._waits = max(LEAST_POLL, 4 * linger), max(LEAST_LINGER, linger)
 
     def up(self) -> str:
@@ -87,7 +90,7 @@ class EngineActor(Beating):
             self._moved = (stats["steps"], now)
         texts = with_texts(self._tokenizer, completions) if completions else []
         light, contents, records = taken_out(
-            [replace(one, request=replace(one.request, prompt_ids=())) for one in texts]
+            [replace(one, request=replace(one.request, prompt_ids=())) for one in texts], self._shard_bytes
         )
         return (light, stats | {"stalled_seconds": now - self._moved[1]}), contents, records or None
 

@@ -102,7 +102,7 @@ class ClusterEngines:
         )
         # Engines with one seed draw alike, and so would a new engine and the one that it replaces.
         seed = stable_number(self._run.seed, "generator", index, restarts) % 2**31
-        return actor.remote(*self._arguments, seed, self._linger)
+        return actor.remote(*self._arguments, seed, self._linger, self._cluster.shard_bytes)
 
     def ready(self) -> None:
         """Wait until every engine is up; one that is lost on the way is replaced.

@@ -25,11 +25,11 @@ class HeldRecord(Protocol):
 
 
 class HeldContent(Protocol):
-    """Key of a completion's `Content` that lies elsewhere likewise."""
+    """Key of a completion's `Content` that lies elsewhere likewise (`scalelab.shards`)."""
 
     @property
     def index(self) -> int:
-        """Place among the completions that lie together."""
+        """Row of the completion in its shard."""
 
 
 def is_held(record: np.ndarray | HeldRecord | None) -> TypeGuard[HeldRecord]:

@@ -134,7 +134,7 @@ class _NodeRehearsal:
         devices = run.generator.tensor_parallel
         strategy = held.strategy(0)
         cls = actor_class(Unstarted, "engine", run.cluster, devices=devices * held.share, strategy=strategy)
-        engine = cls.remote(EngineActor, "model", run.generator_setup, (), (), run.seed, 0.0)
+        engine = cls.remote(EngineActor, "model", run.generator_setup, (), (), run.seed)
         seen = self._look(engine, "engine", devices)
         ray.kill(engine)
         return seen

@@ -248,6 +248,10 @@ class Cluster:
     verifiers: PositiveInt = 1
     """Verifier actors, each with its own math and sandbox workers."""
 
+    shard_bytes: NonNegativeInt = 100_000
+    """Size of an engine's answer from which tokens and texts of its completions stay in the object store of its node,
+    and the driver gets keys. Ray sends smaller objects along in any case."""
+
     startup_seconds: PositiveFloat = 300.0
     """Deadline for an actor to come up."""
 

@@ -39,6 +39,7 @@ from tasks.types import Prompt, Verdict, verdict
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
+SHARD_BYTES = 100_000
 LAYERS, EXPERTS, TOKENS = 6, 2, 11_997
 PROMPT = Prompt("math/1", "math", "what is 6 x 7?", "42")
 
@@ -67,7 +68,7 @@ def completion(number: int, kind: Any = "train", tokens: int = TOKENS, replay: b
 @ray.remote(num_cpus=0)
 class Engine:
     def collect(self, completions: list[Completion]) -> Any:
-        return taken_out(completions)
+        return taken_out(completions, SHARD_BYTES)
 
     def end(self) -> None:
         ray.actor.exit_actor()
@@ -152,11 +153,12 @@ def test_what_the_driver_holds_of_a_completion_and_its_record_is_small() -> None
 
 
 def test_an_answer_below_a_bound_travels_whole_and_one_above_leaves_keys() -> None:
-    few, none, _ = taken_out([completion(0, tokens=50)])
+    assert taken_out([], 0) == ([], None, [])
+    few, none, _ = taken_out([completion(0, tokens=50)], SHARD_BYTES)
     assert none is None
     assert few == [few[0]]
     assert isinstance(few[0], Completion)
-    many, table, _ = taken_out([completion(n, tokens=700) for n in range(20)])
+    many, table, _ = taken_out([completion(n, tokens=700) for n in range(20)], SHARD_BYTES)
     assert table is not None
     assert all(isinstance(one, HeldCompletion) for one in many)
 
@@ -396,7 +398,9 @@ def test_fetching_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(60)
 
     ref = late.remote()
-    held = replace(graded(collected([completion(0)]))[0], content=shards.StoredContent(0, ref))  # type: ignore[call-arg]
+    [held] = graded(collected([completion(0)]))
+    assert isinstance(held, HeldRollout)
+    held = replace(held, content=shards.StoredContent(0, ref))
     began = time.monotonic()
     assert whole([held], 1.0) == [None]
     assert time.monotonic() - began < 30

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from scalelab.errors import LabError
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import AnyRollout, Rollout
 from scalelab.rollout.evaluation import Graded
 from scalelab.run.books import BooksState, Ledger, RunBooks
 from scalelab.run.coroutines import Changes
@@ -58,7 +58,7 @@ class Work:
     def requests(self, name: str, prompt: Prompt, kind: str = "train") -> list[str]:
         return [f"{kind}/{name}/{number}" for number in range(self.generations)]
 
-    def rollouts(self, prompt: Prompt, completions: Sequence[int], verdicts: Sequence[str]) -> list[Rollout]:
+    def rollouts(self, prompt: Prompt, completions: Sequence[int], verdicts: Sequence[str]) -> list[AnyRollout]:
         return [
             Rollout(
                 prompt_id=prompt.id,
@@ -74,11 +74,11 @@ class Work:
             for version in completions
         ]
 
-    def outcome(self, rollouts: list[Rollout]) -> tuple[float, str | None]:
+    def outcome(self, rollouts: list[AnyRollout]) -> tuple[float, str | None]:
         dropped = int(rollouts[0].prompt_id.partition("/")[2]) % 7 == 0
         return 0.5, "zero_variance" if dropped else None
 
-    def step(self, groups: list[list[Rollout]], version: int) -> Any:
+    def step(self, groups: list[list[AnyRollout]], version: int) -> Any:
         empty = version % 5 == 4  # a step of which nothing is left to train on
         return SimpleNamespace(sequences=[] if empty else groups, loss=None, kept=False, records=[], groups=groups)
 
@@ -89,7 +89,7 @@ class CompletionsInMemory:
     def __init__(self, world: World, version: int) -> None:
         self.world, self.version, self.taken = world, version, 0
 
-    def add(self, rollouts: Sequence[Rollout]) -> None:
+    def add(self, rollouts: Sequence[AnyRollout]) -> None:
         assert {rollout.spans[0][0] for rollout in rollouts} == {self.version}, "an evaluation is of one policy"
         self.taken += len(rollouts)
 

@@ -44,7 +44,7 @@ class Recorder:
 
     def _booked(self, name: str, rollouts: list[Any], pass_rate: float | None, drop_reason: str | None) -> None:
         learnt = in_loss([rollouts], self._world.run.recipe)
-        self.trained[name] = sum(len(one.prompt_ids) + len(one.completion_ids) for one in learnt)
+        self.trained[name] = sum(len(one.prompt_ids) + one.tokens for one in learnt)
         if drop_reason is not None:
             self.dropped[name] = drop_reason
         self._book(name, rollouts, pass_rate, drop_reason)

@@ -23,7 +23,7 @@ from scalelab.cluster.engines import ClusterEngines
 from scalelab.cluster.faults import Faults
 from scalelab.cluster.graders import ClusterGraders
 from scalelab.errors import BrokenOffError, LabError
-from scalelab.rollout.types import Completion, Request
+from scalelab.rollout.types import AnyCompletion, Completion, Request
 from scalelab.run.coroutines import TaskGroup
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.world import build_loop, evaluate_in_flight
@@ -270,7 +270,7 @@ class Engines(crash_world.Engines):
         super().__init__()
         self._world, self._calls = world, 0
 
-    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+    async def generate(self, requests: Sequence[Request]) -> list[AnyCompletion]:
         """Answer late, and after a loss with newer weights."""
         self._calls += 1
         await self._world.pause(8.0)

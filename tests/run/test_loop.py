@@ -35,6 +35,7 @@ SETTINGS = {
     "Retention.train_every": 1,
     "Cluster.hardware": '"cpu"',
     "Cluster.try_step": True,
+    "Cluster.shard_bytes": 0,
 }
 
 

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError, first_error
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import AnyRollout
 from scalelab.rollout.evaluation import Graded
 from scalelab.run.evaluation_sets import Cadence
 from scalelab.run.evaluations import EvaluationAtRest, EvaluationPoint, PreparedSet
@@ -434,7 +434,7 @@ def test_evaluations_at_rest_take_all_samples_from_a_part_of_the_budget_on(tmp_p
     done: Future[None] = Future()
     done.set_result(None)
 
-    async def generate(spent: EvaluationPoint, weights: int, sets: Sequence[PreparedSet]) -> list[Rollout]:
+    async def generate(spent: EvaluationPoint, weights: int, sets: Sequence[PreparedSet]) -> list[AnyRollout]:
         asked.append((spent.version, spent.part, sum(one.expected for one in sets)))
         return []
 

@@ -12,7 +12,7 @@ import pytest
 
 from scalelab.curves import read_sources
 from scalelab.errors import LabError
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import AnyRollout
 from scalelab.run.evaluations import HeldOutPrompt
 from scalelab.session import evaluate_run as module
 from scalelab.session.evaluate_run import evaluate_run
@@ -41,8 +41,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def sample(
         folder: Any, config: Any, tokenizer: Any, named: Mapping[str, HeldOutPrompt], *rest: Any
-    ) -> list[Rollout]:
-        found: list[Rollout] = []
+    ) -> list[AnyRollout]:
+        found: list[AnyRollout] = []
         for name, asked in named.items():
             completions = [_completion(one, 0) for one in asked.work.requests(name, asked.prompt, "eval")]
             passed = [stable_number(one.text) % 2 == 0 for one in completions]

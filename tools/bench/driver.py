@@ -6,8 +6,8 @@
 `books` runs the lab's engines, graders, groups, heartbeats and status against Ray actors that finish completions at the
 plan's speed, with all their tokens and text. An actor stands for many engines, and every one of them is called as a run
 calls it. A batch of groups becomes a step in Ray's store. Fewer `--tokens` make completions smaller, not more of them.
-`evaluation` lets completions come in groups of 16, and measures how long the event loop stands still and what memory is
-taken.
+`evaluation` lets completions come in groups of 16 from another process, and measures how long the event loop stands
+still and what memory is taken, shared memory that it reads included.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from typing import Any
 import numpy as np
 
 from scalelab.cluster.heartbeats import Pulse
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.recipe import Recipe
+from scalelab.recipe.types import AnyRollout
 from scalelab.rollout.types import Completion, Request
-from scalelab.shards import taken_out
+from scalelab.run.work import RolloutWork
+from scalelab.shards import taken_out, with_keys
 from tasks.types import Prompt, Verdict, verdict
 
 GROUP = 16
@@ -58,45 +60,57 @@ class Pauses:
             self.longest = max(self.longest, time.perf_counter() - before - every)
 
 
-def evaluation(completions: int, tokens: int) -> None:
+def completion(request: Request, ids: np.ndarray, logprobs: np.ndarray, text: str) -> Completion:
+    """A completion with tokens of its own."""
+    shift, tokens = random.randrange(len(ids)), len(ids)
+    turned = np.roll(ids, shift), np.roll(logprobs, shift)
+    return Completion(request, *turned, ((0, 0, tokens),), np.zeros(tokens, bool), False, False, text)
+
+
+class GroupMaker:
+    """Stand-in for the engines of an evaluation, which finish a group at a time."""
+
+    def __init__(self, tokens: int) -> None:
+        rng = np.random.default_rng(0)
+        self.ids = rng.integers(0, 128256, tokens).astype(np.int32)
+        self.logprobs = (-rng.exponential(0.3, tokens)).astype(np.float32)
+        self.text = "word " * int(tokens * 0.8)
+
+    def make(self, number: int, shard_bytes: int) -> Any:
+        """Completions of a group, as `EngineActor.collect` gives them."""
+        asked = [Request(f"{number}/{one}", (0,) * 100, 14336, kind="eval", task="math") for one in range(GROUP)]
+        return taken_out([completion(one, self.ids, self.logprobs, self.text) for one in asked], shard_bytes)
+
+
+def evaluation(completions: int, tokens: int, shard_bytes: int) -> None:
     """Write an evaluation's completions as they come, beside a heartbeat of the event loop."""
+    import ray
+
     from scalelab.store.completions import CompletionsFile
 
-    rng = np.random.default_rng(0)
-    ids = rng.integers(0, 128256, tokens).astype(np.int32)
-    logprobs = (-rng.exponential(0.3, tokens)).astype(np.float32)
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
+    maker: Any = ray.remote(num_cpus=0)(GroupMaker).remote(tokens)
+    work = RolloutWork(Recipe(), None, 0, False)  # type: ignore[arg-type]
+    verdicts = [verdict("passed")] * GROUP
 
-    def group(number: int) -> list[Rollout]:
-        return [
-            Rollout(
-                prompt_id=f"math/{number}",
-                task="math",
-                prompt_ids=np.arange(100, dtype=np.int32),
-                completion_ids=np.roll(ids, number * GROUP + one),
-                logprobs_T=np.roll(logprobs, number + one),
-                forced_T=np.zeros(tokens, bool),
-                spans=((0, 0, tokens),),
-                reward=1.0,
-                outcome="passed",
-                prompt="p" * 300,
-                text="word " * int(tokens * 0.8),
-            )
-            for one in range(GROUP)
-        ]
+    async def group(number: int) -> list[AnyRollout]:
+        answer, *shards = maker.make.options(num_returns=3).remote(number, shard_bytes)
+        prompt = Prompt(f"math/{number}", "math", "p" * 300, "42")
+        return work.rollouts(prompt, with_keys(await answer, *shards), verdicts)
 
     async def main() -> None:
+        await group(0)
         pauses = Pauses()
         watching = asyncio.ensure_future(pauses.watch(0.001))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "step_000000.parquet"
-            file, inside = CompletionsFile(path), 0.0
+            file, inside, spent = CompletionsFile(path), 0.0, time.process_time()
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             for number in range(completions // GROUP):
-                rollouts = group(number)
+                rollouts = await group(number)
                 began = time.perf_counter()
                 file.add(rollouts)
                 inside += time.perf_counter() - began
-                await asyncio.sleep(0.002)
             await asyncio.wrap_future(file.finish())
             watching.cancel()
             size = path.stat().st_size
@@ -105,10 +119,11 @@ def evaluation(completions: int, tokens: int) -> None:
         print(
             f"{completions} x {tokens} tokens: the loop stood still for {pauses.longest:.3f} s at most, "
             f"{inside:.2f} s in all in the file's calls; {peak:.2f} GiB more memory; {size / total:.1f} bytes a token; "
-            f"{1e9 * time.process_time() / total:.0f} ns of processor time a token, with what makes the completions"
+            f"{1e9 * (time.process_time() - spent) / total:.0f} ns of the driver's processor time a token"
         )
 
     asyncio.run(main())
+    ray.shutdown()
 
 
 class Quick:
@@ -129,7 +144,7 @@ class EngineHost:
     """Stand-in for the actors of many engines, which finish the requests they hold at the plan's speed."""
 
     def __init__(self, engines: int, tokens: int) -> None:
-        self.linger, self.tokens = 0.0, tokens
+        self.linger, self.shard_bytes, self.tokens = 0.0, 0, tokens
         self.held: list[list[Request]] = [[] for _ in range(engines)]
         self.done: list[list[Completion]] = [[] for _ in range(engines)]
         self.events = [asyncio.Event() for _ in range(engines)]
@@ -155,7 +170,7 @@ class EngineHost:
                 await asyncio.wait_for(self.events[engine].wait(), 4 * self.linger)
                 await asyncio.sleep(self.linger)
         done, self.done[engine] = self.done[engine], []
-        light, contents, records = taken_out(done)
+        light, contents, records = taken_out(done, self.shard_bytes)
         return (light, {"stalled_seconds": 0.0, "steps": 1.0, "completions": 1.0}), contents, records or None
 
     async def take_weights(self, engine: int, segments: Any) -> None:
@@ -168,9 +183,9 @@ class EngineHost:
     async def abort(self, engine: int, ids: list[str]) -> None:
         """Forget nothing."""
 
-    async def wait_for_others(self, linger: float) -> None:
-        """Set the seconds for which completions wait for others."""
-        self.linger = linger
+    async def set_waits(self, linger: float, shard_bytes: int) -> None:
+        """Set the seconds for which completions wait for others, and the size of an answer that leaves keys."""
+        self.linger, self.shard_bytes = linger, shard_bytes
 
     async def work(self) -> None:
         """Finish the oldest requests of engines in turn, for as long as the actor lives."""
@@ -184,13 +199,8 @@ class EngineHost:
                     self._finish(engine, self.held[engine].pop(0))
 
     def _finish(self, engine: int, request: Request) -> None:
-        shift = random.randrange(self.tokens)
-        ids, logprobs = np.roll(self.ids, shift), np.roll(self.logprobs, shift)
         request = replace(request, prompt_ids=())  # as `EngineActor.collect`
-        spans = ((0, 0, self.tokens),)
-        self.done[engine].append(
-            Completion(request, ids, logprobs, spans, np.zeros(self.tokens, bool), False, False, self.text)
-        )
+        self.done[engine].append(completion(request, self.ids, self.logprobs, self.text))
         self.events[engine].set()
 
 
@@ -207,7 +217,7 @@ def stand_ins(engines: int, tokens: int) -> tuple[list[Any], Callable[..., Any]]
         nonlocal started
         host, engine, started = hosts[started // each], started % each, started + 1
         if not engine:
-            host.wait_for_others.remote(arguments[-1])
+            host.set_waits.remote(*arguments[-2:])
 
         def calls(name: str) -> Any:
             method = getattr(host, name)
@@ -235,7 +245,6 @@ class Driver:
         from scalelab.cluster.heartbeats import Heartbeats
         from scalelab.experiment import resolve
         from scalelab.run.coroutines import Changes
-        from scalelab.run.work import RolloutWork
 
         place = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
         module.Reservation = lambda *_: place  # type: ignore[assignment,misc]
@@ -345,6 +354,7 @@ def main() -> None:
     parts = parser.add_subparsers(dest="part", required=True)
     one = parts.add_parser("evaluation")
     one.add_argument("--completions", type=int, default=16000)
+    one.add_argument("--shard-bytes", type=int, default=100_000, help="see Cluster.shard_bytes; 10**9: all in answers")
     two = parts.add_parser("books")
     two.add_argument("--engines", type=int, nargs="+", default=[64, 256, 1000])
     two.add_argument("--seconds", type=float, default=20.0)
@@ -352,7 +362,7 @@ def main() -> None:
         part.add_argument("--tokens", type=int, default=TOKENS)
     asked = parser.parse_args()
     if asked.part == "evaluation":
-        evaluation(asked.completions, asked.tokens)
+        evaluation(asked.completions, asked.tokens, asked.shard_bytes)
         return
     for engines in asked.engines:
         with tempfile.TemporaryDirectory() as folder:

@@ -175,7 +175,7 @@ async def generate(run: Run, lab: WatchedRun, queue: Literal["short", "long"]) -
     async def group(number: int, prompt: Prompt) -> None:
         async with room:
             completions = await engines.generate(work.requests(f"{queue}{number}", prompt))
-        finished.append((time.monotonic(), sum(len(one.token_ids) for one in completions)))
+        finished.append((time.monotonic(), sum(one.tokens for one in completions)))
 
     await asyncio.gather(*(group(*numbered) for numbered in enumerate(prompts)))
     # Without the ends, in which the engine fills and empties.

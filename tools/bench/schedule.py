@@ -28,9 +28,9 @@ from watched import WatchedRun, watched
 from scalelab.experiment import resolve
 from scalelab.plan.lengths import Recorded, fitting_prompt, lengths_of
 from scalelab.plan.rates import decoding_line
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import AnyRollout
 from scalelab.rollout.tokenizer import load_tokenizer
-from scalelab.rollout.types import Completion, Kind, Request
+from scalelab.rollout.types import AnyCompletion, Kind, Request
 from scalelab.run.config import Run
 from scalelab.run.settings import Rates
 from scalelab.run.work import RolloutWork
@@ -75,9 +75,11 @@ class ImposedLengths(RolloutWork):
         limits = np.clip(np.rint(MEDIAN * np.exp(SIGMA * rng.standard_normal(len(asked)))), 1, LIMIT).astype(int)
         return [replace(one, max_tokens=int(limit)) for one, limit in zip(asked, limits, strict=True)]
 
-    def rollouts(self, prompt: Prompt, completions: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Rollout]:
+    def rollouts(
+        self, prompt: Prompt, completions: Sequence[AnyCompletion], verdicts: Sequence[Verdict]
+    ) -> list[AnyRollout]:
         """The graded completions of one prompt."""
-        self.lengths.append(np.array([len(one.token_ids) for one in completions]))
+        self.lengths.append(np.array([one.tokens for one in completions]))
         return super().rollouts(prompt, completions, verdicts)
 
 
