@@ -18,8 +18,7 @@ from scalelab.kept import Kept, key_of, user_folder
 from scalelab.reading.axes import config_axes
 from scalelab.reading.cells import numbers
 from scalelab.reading.table import Table, from_records
-from scalelab.store.account import EVALS, METRICS
-from scalelab.store.manifest import MANIFEST
+from scalelab.store.manifest import EVALS, MANIFEST, METRICS
 
 
 def read_run_folder(path: Path, wanted: Sequence[str] = ()) -> Table:

@@ -24,8 +24,7 @@ from scalelab.reading.run_folder import read_run_folder
 from scalelab.reading.settings import COLUMNS, Reading
 from scalelab.reading.table import Table, dozen
 from scalelab.reading.throughput import slow_stretch
-from scalelab.store.account import EVALS
-from scalelab.store.manifest import MANIFEST
+from scalelab.store.manifest import EVALS, MANIFEST
 
 SEED_FOLDER = re.compile(r"seed[_-]?\d+")
 """Name of the folder of one seed; `scalelab run` calls them `seed_0`, `seed_1`, …"""
