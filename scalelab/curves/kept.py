@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from scalelab.curves.analysis import Analysis, analyse, analyse_all
+from scalelab.curves.analysis import Analysis, Rate, analyse, analyse_all
 from scalelab.curves.checks import BackTest, Options, Outlier
 from scalelab.curves.draws import CurveDraws
 from scalelab.curves.fitting.density import Change
@@ -32,8 +33,11 @@ MOST_ENTRIES = 1000
 """Kept analyses, of about 300 KB each, above which the oldest quarter is removed."""
 
 CLASSES: dict[str, Callable[..., Any]] = {
-    kind.__name__: kind for kind in (Analysis, BackTest, Change, Curve, CurveDraws, Draws, Fit, Outlier, Prior)
+    kind.__name__: kind for kind in (Analysis, BackTest, Change, Curve, CurveDraws, Draws, Fit, Outlier, Prior, Rate)
 }
+NUMBERS = ("params", "seen", "farthest", "_rates")
+"""Cached properties of an analysis that are kept with it: every comparison asks for them."""
+
 MODELS: dict[str, Model] = {model.name: model for model in (SIGMOID, POWER, *OTHERS)}
 DTYPES = {"f": np.float64, "i": np.int64, "b": np.bool_}
 
@@ -53,7 +57,9 @@ def _one(item: Curve, options: Options | None, folder: Path) -> Analysis:
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         found = None
     if isinstance(found, Analysis):
-        return replace(found, fit=replace(found.fit, curve=replace(found.fit.curve, places=item.places)))
+        placed = replace(found, fit=replace(found.fit, curve=replace(found.fit.curve, places=item.places)))
+        vars(placed).update(_numbers(found))
+        return placed
     if isinstance(found, str):
         raise FitError(found)
     try:
@@ -96,6 +102,10 @@ def entry_value(content: bytes) -> Any:
     return _unpacked(json.loads(head), numbers, [0])
 
 
+def _numbers(item: Analysis) -> dict[str, Any]:
+    return {} if item.curves is None else {name: getattr(item, name) for name in NUMBERS}
+
+
 def _packed(value: Any, arrays: list[bytes]) -> Any:
     if isinstance(value, np.ndarray):
         kind = value.dtype.kind
@@ -105,7 +115,8 @@ def _packed(value: Any, arrays: list[bytes]) -> Any:
         return ["model", value.name]
     if is_dataclass(value):
         kept = {field.name: _packed(getattr(value, field.name), arrays) for field in fields(value)}
-        return ["object", type(value).__name__, kept]
+        beside = _packed(_numbers(value), arrays) if isinstance(value, Analysis) else ["dict", []]
+        return ["object", type(value).__name__, kept, beside]
     if isinstance(value, (tuple, list)):
         return ["tuple", [_packed(member, arrays) for member in value]]
     if isinstance(value, Mapping):
@@ -126,6 +137,11 @@ def _unpacked(packed: Any, numbers: bytes, at: list[int]) -> Any:
     if kind == "model":
         return MODELS[rest[0]]
     if kind == "object":
-        return CLASSES[rest[0]](**{name: _unpacked(member, numbers, at) for name, member in rest[1].items()})
+        made = CLASSES[rest[0]](**{name: _unpacked(member, numbers, at) for name, member in rest[1].items()})
+        beside = _unpacked(rest[2], numbers, at)
+        vars(made).update(
+            {name: MappingProxyType(one) if isinstance(one, dict) else one for name, one in beside.items()}
+        )
+        return made
     members = [(key, _unpacked(member, numbers, at)) for key, member in rest[0]] if kind == "dict" else None
     return tuple(_unpacked(member, numbers, at) for member in rest[0]) if members is None else dict(members)
