@@ -62,9 +62,10 @@ def write_entry(path: Path, content: bytes, most: int) -> bool:
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         partial.write_bytes(content)
         os.replace(partial, path)
-        entries = list(path.parent.glob(f"*{path.suffix}"))
+        entries = [name for name in os.listdir(path.parent) if name.endswith(path.suffix)]
         if len(entries) > most:
-            for old in sorted(entries, key=lambda entry: entry.stat().st_mtime)[: most // 4]:
+            whole = [path.with_name(name) for name in entries]
+            for old in sorted(whole, key=lambda entry: entry.stat().st_mtime)[: most // 4]:
                 old.unlink(missing_ok=True)
     except OSError:
         return False
@@ -90,6 +91,7 @@ def _code() -> bytes:
     """A fingerprint of the modules that compute what is kept, and of the libraries below them."""
     here = Path(__file__).resolve().parent
     folders = (here / "curves", here / "reading", here / "experiment")
-    sources = [*(file for folder in folders for file in sorted(folder.rglob("*.py"))), here / "view" / "judge.py"]
+    names = ("guarded.py", "hardware.py", "jsonl.py", "numbers.py", "packed.py", "view/judge.py")
+    sources = [*(file for folder in folders for file in sorted(folder.rglob("*.py"))), *(here / name for name in names)]
     versions = [version(name).encode() for name in ("numpy", "scipy", "gin-config")]
     return hashlib.sha256(b"\0".join([*(source.read_bytes() for source in sources), *versions])).digest()
