@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+PLAIN = {str, int, float, bool, type(None)}
 DTYPES = {"f": np.float64, "i": np.int64, "b": np.bool_}
 
 
@@ -66,6 +67,8 @@ class Packing:
             beside = self._beside[type(value)](value) if type(value) in self._beside else {}
             return ["object", type(value).__name__, kept, self._packed(beside, arrays)]
         if isinstance(value, (tuple, list)):
+            if all(type(member) in PLAIN for member in value):
+                return ["plain", list(value)]
             return ["tuple", [self._packed(member, arrays) for member in value]]
         if isinstance(value, Mapping):
             kind = "view" if isinstance(value, MappingProxyType) else "dict"
@@ -77,6 +80,8 @@ class Packing:
         if not isinstance(packed, list):
             return packed
         kind, *rest = packed
+        if kind == "plain":
+            return tuple(rest[0])
         if kind == "array":
             dtype, count = np.dtype(DTYPES[rest[0]]), math.prod(rest[1])
             found = np.frombuffer(numbers, dtype, count, at[0]).reshape(rest[1])
