@@ -17,7 +17,6 @@ from curve_tables.common import ROOT, markdown
 from curve_tables.families import FAMILIES, Family, seeds_family, simulate
 from scalelab.curves import Curve
 
-
 TIMES = 3
 """Measurements of each command, of which the median is told: the machine has other work."""
 
