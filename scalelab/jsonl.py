@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -76,6 +77,16 @@ def objects_in(
     Raises:
         LabError: a line other than the last is no JSON object, or too long.
     """
+    collects = gc.isenabled()
+    gc.disable()  # it would walk all objects again and again, and there are no cycles among them
+    try:
+        return _objects(path, content, longest)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _objects(path: Path, content: bytes, longest: int) -> tuple[list[tuple[int, dict[str, Any]]], bool]:
     lines: list[Any] = content.split(b"\n")  # the line that is no text is found below
     with suppress(UnicodeDecodeError):
         lines = content.decode().split("\n")
