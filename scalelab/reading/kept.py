@@ -26,7 +26,7 @@ REFUSED = "refused"
 """In place of the digest of a file that could not be read, so that it is read again next time."""
 
 
-class RunFiles:
+class RunContent:
     """The files of a run's folder.
 
     Attributes:
@@ -49,7 +49,7 @@ class RunFiles:
         return self.digests[name]
 
 
-def kept_reading(path: Path, settings: object, read: Callable[[RunFiles], tuple[Any, ...]]) -> tuple[Any, ...]:
+def kept_reading(path: Path, settings: object, read: Callable[[RunContent], tuple[Any, ...]]) -> tuple[Any, ...]:
     """What `read` gives of a run folder: curves, texts and numbers, from the user's cache where that has them.
 
     Args:
@@ -60,11 +60,11 @@ def kept_reading(path: Path, settings: object, read: Callable[[RunFiles], tuple[
     entry = user_folder() / f"{key_of('reading', str(path), str(path.resolve()), settings)}.curves"
     try:
         digests, found = ENTRIES.value(entry.read_bytes())
-        files = RunFiles(path)
+        files = RunContent(path)
         if all(files.digest(name) == digest for name, digest in digests.items()):
             return tuple(found)
     except (LabError, OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         pass  # what is wrong with the folder is said below
-    made = read(files := RunFiles(path))
+    made = read(files := RunContent(path))
     write_entry(entry, ENTRIES.entry((files.digests, made)), MOST_ENTRIES)
     return made

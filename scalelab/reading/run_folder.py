@@ -17,12 +17,12 @@ from scalelab.jsonl import objects_in
 from scalelab.kept import Kept, key_of, user_folder
 from scalelab.reading.axes import config_axes
 from scalelab.reading.cells import numbers
-from scalelab.reading.kept import RunFiles
+from scalelab.reading.kept import RunContent
 from scalelab.reading.table import Table, from_records
 from scalelab.store.manifest import EVALS, MANIFEST, METRICS
 
 
-def read_run_folder(path: Path, wanted: Sequence[str] = (), files: RunFiles | None = None) -> Table:
+def read_run_folder(path: Path, wanted: Sequence[str] = (), files: RunContent | None = None) -> Table:
     """The evaluations of a run: for each task its mean reward, and the metrics that the run or the reader names.
 
     Args:
@@ -33,7 +33,7 @@ def read_run_folder(path: Path, wanted: Sequence[str] = (), files: RunFiles | No
     Raises:
         LabError: a file is damaged, too long, or leads out of the folder.
     """
-    files = files or RunFiles(path)
+    files = files or RunContent(path)
     records, torn = objects_in(path / EVALS, files.read(EVALS) or b"", LONGEST_TEXT)
     notes = (f"{EVALS}: the last line is torn and was left out",) if torn else ()
     return table_of_run(path, records, wanted, notes, files)
@@ -44,7 +44,7 @@ def table_of_run(
     records: Sequence[tuple[int, dict[str, Any]]],
     wanted: Sequence[str] = (),
     notes: Sequence[str] = (),
-    files: RunFiles | None = None,
+    files: RunContent | None = None,
 ) -> Table:
     """A run's evaluations as a table; arguments and errors as of `read_run_folder`.
 
@@ -57,7 +57,7 @@ def table_of_run(
         notes: what was left out while the file was read.
         files: as of `read_run_folder`.
     """
-    files = files or RunFiles(path)
+    files = files or RunContent(path)
     if any(record.get("afterwards") is True for _, record in records):  # in the order in which they were made
         records = sorted(records, key=lambda line: _step(line[1]))
     manifest = _manifest(path, files.read(MANIFEST))
@@ -135,7 +135,7 @@ def fork_of(manifest: Mapping[str, Any]) -> Any:
 
 
 def _configuration(
-    path: Path, files: RunFiles, tasks: Sequence[str], fork: Any
+    path: Path, files: RunContent, tasks: Sequence[str], fork: Any
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Facts of a run's `config.gin`, "recipe", "places" and "batch", and a note if it cannot be read."""
     content = files.read("config.gin", LONGEST_TEXT)
@@ -161,13 +161,13 @@ def _facts_of(content: bytes, path: Path, tasks: Sequence[str], begun: bytes | N
     return {"recipe": recipe_digest(settings, before, fork), "places": config_axes(settings, tasks)}
 
 
-def _completions(_: Path, __: RunFiles, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:
+def _completions(_: Path, __: RunContent, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:
     """Completions trained on at each evaluation, where the configuration says how many a step takes."""
     batch = facts.get("places", {}).get("batch")
     return (numbers(steps).value_N * batch).tolist() if batch else None
 
 
-def _tokens(path: Path, files: RunFiles, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:
+def _tokens(path: Path, files: RunContent, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:
     """Tokens trained on at each evaluation, by the counts of the steps."""
     content = files.read(METRICS)
     if not content:

@@ -19,7 +19,7 @@ from scalelab.reading.cells import numbers
 from scalelab.reading.columns import recognise
 from scalelab.reading.curve import Curve, check_numbers, same_unit
 from scalelab.reading.formats import read_file
-from scalelab.reading.kept import RunFiles, kept_reading
+from scalelab.reading.kept import RunContent, kept_reading
 from scalelab.reading.means import with_mean
 from scalelab.reading.points import CurveReader
 from scalelab.reading.run_folder import read_run_folder
@@ -200,7 +200,7 @@ def open_source(path: Path, reading: Reading, run: str | None = None) -> ReadLog
     if not _has_evaluations(path):
         return open_table(read_table(path), path, reading, run)
 
-    def read(files: RunFiles) -> tuple[Any, ...]:
+    def read(files: RunContent) -> tuple[Any, ...]:
         table = read_run_folder(path, (*reading.tasks, *reading.metrics, *reading.mean), files)
         log = open_table(table, path, reading, run)
         return log.kind, log.columns, log.left, log.rows, log.curves
