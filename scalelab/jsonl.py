@@ -36,7 +36,7 @@ BLOCK = 256
 """Lines that are decoded at once, which takes half of the time."""
 
 BETWEEN = b"-Infinity"
-"""What stands between lines that are decoded at once: nothing else in JSON is decoded as it is."""
+"""Constant between lines that are decoded at once: nothing else in JSON is decoded as it is."""
 
 _MARK = object()
 _BLOCKS = json.JSONDecoder(

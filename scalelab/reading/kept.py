@@ -1,4 +1,4 @@
-"""What was read of run folders, kept on disk with the digests of the files it was read from.
+"""Curves of run folders, kept on disk with the digests of the files they were read from.
 
 An entry belongs to a folder and the settings of the reading. It counts as long as every file that was asked for has the
 content that it had; else, and where it is damaged, the folder is read anew and the entry replaced.
@@ -50,7 +50,7 @@ class RunContent:
 
 
 def kept_reading(path: Path, settings: object, read: Callable[[RunContent], tuple[Any, ...]]) -> tuple[Any, ...]:
-    """What `read` gives of a run folder: curves, texts and numbers, from the user's cache where that has them.
+    """The result of `read` on a run folder, curves, texts and numbers, from the user's cache where that has it.
 
     Args:
         path: the run's folder.

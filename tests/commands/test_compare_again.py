@@ -16,7 +16,7 @@ STUDY = Path(__file__).parents[2] / "docs/study/runs"
 
 @pytest.fixture
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
-    """What `compare --json` says of two recipes with two seeds each, by the name of a cache."""
+    """Output of `compare --json` on two recipes with two seeds each, by the name of a cache."""
     for recipe in ("without_loss", "fast"):
         for seed in ("seed_0", "seed_1"):
             shutil.copytree(STUDY / recipe / seed, tmp_path / "runs" / recipe / seed)
