@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,10 @@ def write_entry(path: Path, content: bytes, most: int) -> bool:
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         partial.write_bytes(content)
         os.replace(partial, path)
-        entries = list(path.parent.glob(f"*{path.suffix}"))
+        entries = [name for name in os.listdir(path.parent) if name.endswith(path.suffix)]
         if len(entries) > most:
-            for old in sorted(entries, key=lambda entry: entry.stat().st_mtime)[: most // 4]:
+            whole = [path.with_name(name) for name in entries]
+            for old in sorted(whole, key=lambda entry: entry.stat().st_mtime)[: most // 4]:
                 old.unlink(missing_ok=True)
     except OSError:
         return False
@@ -90,6 +92,19 @@ def _code() -> bytes:
     """A fingerprint of the modules that compute what is kept, and of the libraries below them."""
     here = Path(__file__).resolve().parent
     folders = (here / "curves", here / "reading", here / "experiment")
-    sources = [*(file for folder in folders for file in sorted(folder.rglob("*.py"))), here / "view" / "judge.py"]
-    versions = [version(name).encode() for name in ("numpy", "scipy", "gin-config")]
+    names = ("guarded.py", "hardware.py", "jsonl.py", "numbers.py", "packed.py", "view/judge.py")
+    sources = [*(file for folder in folders for file in sorted(folder.rglob("*.py"))), *(here / name for name in names)]
+    versions = [_version(name).encode() for name in ("numpy", "scipy", "gin_config")]
     return hashlib.sha256(b"\0".join([*(source.read_bytes() for source in sources), *versions])).digest()
+
+
+def _version(name: str) -> str:
+    """The version of a package by the name of its folder of metadata, which takes no time to read."""
+    for folder in sys.path:
+        with suppress(OSError):
+            for entry in os.listdir(folder):
+                if entry.startswith(f"{name}-") and entry.endswith(".dist-info"):
+                    return entry
+    from importlib.metadata import version
+
+    return version(name)

@@ -137,9 +137,11 @@ def add_price(parser: argparse.ArgumentParser) -> None:
 
 def pricing(args: argparse.Namespace) -> Pricing | None:
     """The prices that `--price` asks for."""
+    if not args.price:
+        return None
     from scalelab.commands.pricing import Pricing
 
-    return Pricing(args.price) if args.price else None
+    return Pricing(args.price)
 
 
 def print_prices(price: Pricing | None) -> None:

@@ -179,7 +179,7 @@ def _compare_task(
                 differences=ToOthers(partial(difference, run), [other for other in names if other != run]),
                 best=float(best_R[index]),
                 stability=stable[run],
-                reaches=_reaches(family, run, asked.reach),
+                reaches=own.reaches,
             )
         )
     chosen = baseline if baseline in names else names[0]
@@ -201,20 +201,16 @@ def _compare_task(
 
 def _numbers(family: JointDraws, run: str, asked: ComparisonSettings) -> ComparedNumbers:
     member = family.recipes[run]
-    sigmoid = member.sigmoid
+    sigmoid, risen_M = member.sigmoid, member.risen(asked.reach)
     ends = asked.at / LONGEST, asked.at * LONGEST
     return ComparedNumbers(
         value=member.value([asked.at])[:, 0],
         A=sigmoid.theta_MP[:, 1],
         log_B=sigmoid.theta_MP[:, 2],
         log_C_mid=sigmoid.theta_MP[:, 3] + sigmoid.log_reference,
-        log_reach=np.log(np.clip(member.risen(asked.reach), *ends)),
+        log_reach=np.log(np.clip(risen_M, *ends)),
+        reaches=float((np.isfinite(risen_M) & (risen_M > 0)).mean()),
     )
-
-
-def _reaches(family: JointDraws, run: str, reach: float) -> float:
-    risen_M = family.recipes[run].risen(reach)
-    return float((np.isfinite(risen_M) & (risen_M > 0)).mean())
 
 
 def _hold_together(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -19,6 +19,9 @@ from scalelab.curves.comparison import ComparisonSettings, ComparisonVerdict, Cr
 from scalelab.curves.fitting.intervals import equal_tailed
 from scalelab.curves.joint_draws import JointDraws
 
+SURE: tuple[ComparisonVerdict, ...] = ("better", "worse")
+"""Words of a pair of which one leads surely."""
+
 
 class PairCrossings(Crossings):
     """The crossings of every pair between their first evaluation and the compute of the comparison.
@@ -38,10 +41,11 @@ class PairCrossings(Crossings):
         asked: ComparisonSettings,
         differences: Mapping[str, Mapping[str, Difference]],
     ) -> None:
-        self._family, self._names, self._asked, self._differences = family, names, asked, differences
+        self._family, self._asked, self._differences = family, asked, differences
         self._start = max(member.curves.start for member in family.recipes.values())
         self._pairs = list(combinations(names, 2)) if self._start < asked.at else []
         self._words: dict[frozenset[str], ComparisonVerdict] = {}
+        self._found: dict[str, Array] = {}
 
     @overload
     def __getitem__(self, index: int) -> Crossing: ...
@@ -59,8 +63,9 @@ class PairCrossings(Crossings):
         """The crossings whose compute is named; a pair of which none surely leads at the end has none."""
         found = []
         for one, other in self._pairs:
-            if run in (None, one, other):
-                lead = np.count_nonzero(self._drawn[one][-1] > self._drawn[other][-1]) / self._drawn[one].shape[1]
+            told = self._words.get(frozenset((one, other))) in (None, *SURE)  # else no curve has to be drawn
+            if told and run in (None, one, other):
+                lead = np.count_nonzero(self._drawn(one)[-1] > self._drawn(other)[-1]) / len(self._drawn(one)[-1])
                 if max(lead, 1 - lead) >= self._asked.sure:
                     found.append(self._of((one, other)))
         return tuple(one for one in found if one.compute is not None)
@@ -74,8 +79,8 @@ class PairCrossings(Crossings):
     def _of(self, pair: tuple[str, str]) -> Crossing:
         one, other = pair
         word = self._words.get(frozenset(pair)) or self._differences[one][other].verdict
-        found = crossing_of(pair, self._compute_C, self._drawn[one] - self._drawn[other], self._asked)
-        if found.compute is None or word in ("better", "worse"):
+        found = crossing_of(pair, self._compute_C, self._drawn(one) - self._drawn(other), self._asked)
+        if found.compute is None or word in SURE:
             return found
         return replace(found, compute=None, interval=None)
 
@@ -83,11 +88,11 @@ class PairCrossings(Crossings):
     def _compute_C(self) -> Array:
         return np.geomspace(self._start, self._asked.at, 48)
 
-    @cached_property
-    def _drawn(self) -> dict[str, Array]:
-        """Pass rate of every recipe's curves, `[C, M]`."""
-        recipes = self._family.recipes
-        return {run: np.ascontiguousarray(recipes[run].value(self._compute_C).T) for run in self._names}
+    def _drawn(self, run: str) -> Array:
+        """Pass rate of a recipe's curves, `[C, M]`."""
+        if run not in self._found:
+            self._found[run] = np.ascontiguousarray(self._family.recipes[run].value(self._compute_C).T)
+        return self._found[run]
 
 
 def crossing_of(runs: tuple[str, str], compute_C: Array, ahead_CM: Array, asked: ComparisonSettings) -> Crossing:

@@ -18,13 +18,18 @@ from scalelab.curves.fitting.intervals import quantiles_of_sorted, tails_of
 
 @dataclass(frozen=True)
 class ComparedNumbers:
-    """Numbers of one recipe that are compared, `[M]` each: functions of the same joint draws."""
+    """Numbers of one recipe that are compared, `[M]` each: functions of the same joint draws.
+
+    Attributes:
+        reaches: `ComparedRun.reaches`; the others are the `QUANTITIES`.
+    """
 
     value: Array
     A: Array
     log_B: Array
     log_C_mid: Array
     log_reach: Array
+    reaches: float
 
 
 QUANTITIES = ("value", "A", "log_B", "log_C_mid", "log_reach")

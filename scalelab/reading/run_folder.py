@@ -12,34 +12,39 @@ from typing import Any
 import numpy as np
 
 from scalelab.errors import LabError
-from scalelab.guarded import LONGEST_TEXT, read_below, read_text
+from scalelab.guarded import LONGEST_TEXT, read_below
 from scalelab.jsonl import objects_in
 from scalelab.kept import Kept, key_of, user_folder
 from scalelab.reading.axes import config_axes
 from scalelab.reading.cells import numbers
+from scalelab.reading.kept import RunContent
 from scalelab.reading.table import Table, from_records
-from scalelab.store.account import EVALS, METRICS
-from scalelab.store.manifest import MANIFEST
+from scalelab.store.manifest import EVALS, MANIFEST, METRICS
 
 
-def read_run_folder(path: Path, wanted: Sequence[str] = ()) -> Table:
+def read_run_folder(path: Path, wanted: Sequence[str] = (), files: RunContent | None = None) -> Table:
     """The evaluations of a run: for each task its mean reward, and the metrics that the run or the reader names.
 
     Args:
         path: the run's folder.
         wanted: metrics to read as tasks of their own beside those that the run names, such as "math pass@4".
+        files: the folder's files, if some are read already.
 
     Raises:
         LabError: a file is damaged, too long, or leads out of the folder.
     """
-    content = read_below(path, EVALS) or b""
-    records, torn = objects_in(path / EVALS, content, LONGEST_TEXT)
+    files = files or RunContent(path)
+    records, torn = objects_in(path / EVALS, files.read(EVALS) or b"", LONGEST_TEXT)
     notes = (f"{EVALS}: the last line is torn and was left out",) if torn else ()
-    return table_of_run(path, records, wanted, notes)
+    return table_of_run(path, records, wanted, notes, files)
 
 
 def table_of_run(
-    path: Path, records: Sequence[tuple[int, dict[str, Any]]], wanted: Sequence[str] = (), notes: Sequence[str] = ()
+    path: Path,
+    records: Sequence[tuple[int, dict[str, Any]]],
+    wanted: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    files: RunContent | None = None,
 ) -> Table:
     """A run's evaluations as a table; arguments and errors as of `read_run_folder`.
 
@@ -50,12 +55,15 @@ def table_of_run(
         records: the lines of its `evals.jsonl`, with their numbers.
         wanted: as of `read_run_folder`.
         notes: what was left out while the file was read.
+        files: as of `read_run_folder`.
     """
+    files = files or RunContent(path)
     if any(record.get("afterwards") is True for _, record in records):  # in the order in which they were made
         records = sorted(records, key=lambda line: _step(line[1]))
-    manifest = shown_manifest(path)
+    manifest = _manifest(path, files.read(MANIFEST))
     held_out = manifest.get("held_out")
-    facts, unread = _configuration(path, list(held_out) if isinstance(held_out, dict) else [], fork_of(manifest))
+    tasks = list(held_out) if isinstance(held_out, dict) else []
+    facts, unread = _configuration(path, files, tasks, fork_of(manifest))
     table = from_records(
         path,
         "run folder",
@@ -70,7 +78,7 @@ def table_of_run(
     for name, derived in (("completions", _completions), ("tokens", _tokens)):
         if "step" in cells and name not in cells:
             try:
-                found = derived(path, facts, cells["step"])
+                found = derived(path, files, facts, cells["step"])
             except LabError as error:
                 said.append(f"its {name} are not known: {error}")
             else:
@@ -105,11 +113,14 @@ def shown_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         LabError: it is not a JSON object.
     """
-    text = read_text(folder, MANIFEST)
-    if not text:
+    return _manifest(folder, read_below(folder, MANIFEST))
+
+
+def _manifest(folder: Path, content: bytes | None) -> dict[str, Any]:
+    if not content:
         return {}
     try:
-        found = json.loads(text)
+        found = json.loads(content[:LONGEST_TEXT].decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise LabError(f"{folder / MANIFEST}: not JSON; mend or remove it") from None
     if not isinstance(found, dict):
@@ -123,14 +134,16 @@ def fork_of(manifest: Mapping[str, Any]) -> Any:
     return fork.get("step") if isinstance(fork, Mapping) else None
 
 
-def _configuration(path: Path, tasks: Sequence[str], fork: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _configuration(
+    path: Path, files: RunContent, tasks: Sequence[str], fork: Any
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Facts of a run's `config.gin`, "recipe", "places" and "batch", and a note if it cannot be read."""
-    content = read_below(path, "config.gin", LONGEST_TEXT)
+    content = files.read("config.gin", LONGEST_TEXT)
     if content is None:
         return {"recipe": "", "places": {}}, ()
     kept = Kept(user_folder())  # a sweep has hundreds of configurations, which take longer to read than all else
     try:
-        begun = read_below(path, "start.gin", LONGEST_TEXT) if fork is not None else None
+        begun = files.read("start.gin", LONGEST_TEXT) if fork is not None else None
         key = key_of("config", content, tasks) if begun is None else key_of("config", content, tasks, begun, str(fork))
         return kept.get(key, lambda: _facts_of(content, path, tasks, begun, fork)), ()
     except LabError as error:
@@ -148,15 +161,15 @@ def _facts_of(content: bytes, path: Path, tasks: Sequence[str], begun: bytes | N
     return {"recipe": recipe_digest(settings, before, fork), "places": config_axes(settings, tasks)}
 
 
-def _completions(path: Path, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:
+def _completions(_: Path, __: RunContent, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:
     """Completions trained on at each evaluation, where the configuration says how many a step takes."""
     batch = facts.get("places", {}).get("batch")
     return (numbers(steps).value_N * batch).tolist() if batch else None
 
 
-def _tokens(path: Path, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:
+def _tokens(path: Path, files: RunContent, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:
     """Tokens trained on at each evaluation, by the counts of the steps."""
-    content = read_below(path, METRICS)
+    content = files.read(METRICS)
     if not content:
         return None
     counted: dict[float, float] = {}

@@ -7,25 +7,26 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from scalelab.arrays import Array
 from scalelab.errors import LabError
-from scalelab.numbers import counted
 from scalelab.reading import tensorboard
 from scalelab.reading.branches import copies, counted_once, with_trunks_told
 from scalelab.reading.cells import numbers
 from scalelab.reading.columns import recognise
 from scalelab.reading.curve import Curve, check_numbers, same_unit
 from scalelab.reading.formats import read_file
+from scalelab.reading.kept import RunContent, kept_reading
+from scalelab.reading.means import with_mean
 from scalelab.reading.points import CurveReader
 from scalelab.reading.run_folder import read_run_folder
 from scalelab.reading.settings import COLUMNS, Reading
 from scalelab.reading.table import Table, dozen
 from scalelab.reading.throughput import slow_stretch
-from scalelab.store.account import EVALS
-from scalelab.store.manifest import MANIFEST
+from scalelab.store.manifest import EVALS, MANIFEST
 
 SEED_FOLDER = re.compile(r"seed[_-]?\d+")
 """Name of the folder of one seed; `scalelab run` calls them `seed_0`, `seed_1`, …"""
@@ -196,7 +197,15 @@ def open_source(path: Path, reading: Reading, run: str | None = None) -> ReadLog
     Raises:
         LabError: it is missing, unreadable or holds a value that cannot be; one line naming the place.
     """
-    return open_table(read_table(path, (*reading.tasks, *reading.metrics, *reading.mean)), path, reading, run)
+    if not _has_evaluations(path):
+        return open_table(read_table(path), path, reading, run)
+
+    def read(files: RunContent) -> tuple[Any, ...]:
+        table = read_run_folder(path, (*reading.tasks, *reading.metrics, *reading.mean), files)
+        log = open_table(table, path, reading, run)
+        return log.kind, log.columns, log.left, log.rows, log.curves
+
+    return ReadLog(path, *kept_reading(path, (reading, run), read))
 
 
 def open_table(table: Table, path: Path, reading: Reading, run: str | None = None) -> ReadLog:
@@ -218,12 +227,16 @@ def open_table(table: Table, path: Path, reading: Reading, run: str | None = Non
     return ReadLog(path, table.kind, columns, left, len(table.rows), scaled)
 
 
-def read_table(path: Path, wanted: Sequence[str] = ()) -> Table:
-    """The cells of a source, whatever its format; of a run folder also the metrics that are wanted as tasks."""
+def _has_evaluations(path: Path) -> bool:
+    return path.is_dir() and (path / EVALS).exists()
+
+
+def read_table(path: Path) -> Table:
+    """The cells of a source, whatever its format."""
     if not path.exists():
         raise LabError(f"{path}: no such file or folder")
-    if path.is_dir() and (path / EVALS).exists():
-        return read_run_folder(path, wanted)
+    if _has_evaluations(path):
+        return read_run_folder(path)
     if tensorboard.is_tensorboard(path):
         return tensorboard.read_tensorboard(path)
     if path.is_dir() and (path / "trainer_state.json").exists():
@@ -327,52 +340,6 @@ def _read_run(
     logs = [list(open_source(path, reading, name if single_seed else None).curves) for path in run.seeds]
     curves = [item for log in logs for item in (log if change is None else change(log))]
     return curves if single_seed else pool(curves, name or run.path.resolve().name)
-
-
-def with_mean(curves: Sequence[Curve], reading: Reading) -> list[Curve]:
-    """The curves, and for every run the weighted mean of its tasks where `Reading.mean` names their weights.
-
-    A mean has a point where all of its tasks have one. Its error takes those of the tasks as independent.
-
-    Raises:
-        LabError: a run lacks one of the tasks, or its tasks have no evaluation in common.
-    """
-    found = list(curves)
-    for run in dict.fromkeys(item.run for item in curves) if reading.mean else ():
-        of_task = {item.task: item for item in curves if item.run == run}
-        missing = [task for task in reading.mean if task not in of_task]
-        if missing:
-            raise LabError(f"{run}: no task {missing[0]!r} for the mean; there are: {', '.join(of_task) or 'none'}")
-        found.append(_mean([(of_task[task], weight) for task, weight in reading.mean.items()]))
-    return found
-
-
-def _mean(members: Sequence[tuple[Curve, float]]) -> Curve:
-    """The weighted mean of several tasks of one run at the evaluations that all of them have."""
-    first = members[0][0]
-    places = [list(zip((item.seeds[seed] for seed in item.seed_N), item.compute_N.tolist())) for item, _ in members]
-    common = set(places[0]).intersection(*places[1:])
-    if not common:
-        raise LabError(f"{first.run}: its tasks have no evaluation at the same compute, so there is no mean of them")
-    total = sum(weight for _, weight in members)
-    parts = [
-        (item.select(np.flatnonzero([place in common for place in at])), weight / total)
-        for (item, weight), at in zip(members, places)
-    ]
-    errors = [(item.stderr_N, share) for item, share in parts]
-    known = all(stderr_N is not None for stderr_N, _ in errors)
-    squares_N = [(share * stderr_N) ** 2 for stderr_N, share in errors if stderr_N is not None]
-    left = sum(len(item) for item, _ in members) - sum(len(item) for item, _ in parts)
-    notes = [f"mean of {', '.join(f'{item.task} ({share:.0%})' for item, share in parts)}"]
-    if left:
-        notes.append(f"left out: {counted(left, 'evaluation')} of single tasks, where others have none")
-    return replace(
-        parts[0][0],
-        task="mean",
-        pass_rate_N=np.sum([share * item.pass_rate_N for item, share in parts], axis=0),
-        stderr_N=np.sqrt(sum(squares_N)) if known else None,
-        notes=(*dict.fromkeys(note for item, _ in members for note in item.notes), *notes),
-    )
 
 
 def _rescale(item: Curve, reading: Reading) -> Curve:

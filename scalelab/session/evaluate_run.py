@@ -25,10 +25,9 @@ from scalelab.session.evaluate_model import STALL_SECONDS, engine_config, sample
 from scalelab.session.problems import check_overlap
 from scalelab.session.session import hold_folder
 from scalelab.start.model_folder import find_model
-from scalelab.store.account import EVALS
 from scalelab.store.earlier import claimed_manifest, read_account
 from scalelab.store.folder import RunFolder
-from scalelab.store.manifest import CHECKPOINTS, check_config
+from scalelab.store.manifest import CHECKPOINTS, EVALS, check_config
 from scalelab.watch.progress import Progress
 
 Record = dict[str, Any]

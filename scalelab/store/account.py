@@ -21,17 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scalelab.store.chain import ChainEntry
-from scalelab.store.manifest import kind_and_step, step_of_rollouts
+from scalelab.store.manifest import ALARMS, EVALS, FAULTS, METRICS, UNDONE, VIEWS, WALL, kind_and_step, step_of_rollouts
 from scalelab.store.retention import Retention
 
 Record = dict[str, Any]
 Digest = tuple[int, str]
 """Bytes and SHA-256 of a file."""
-
-METRICS, EVALS, ALARMS, FAULTS = "metrics.jsonl", "evals.jsonl", "alarms.jsonl", "faults.jsonl"
-UNDONE, WALL = "undone.jsonl", "wall.jsonl"
-VIEWS = (METRICS, EVALS, ALARMS, FAULTS, UNDONE, WALL)
-"""Files of lines that follow from the journal."""
 
 _TO_UNDO = (METRICS, ALARMS, EVALS)
 """Files whose lines a return to a checkpoint undoes, in the order in which they are moved."""

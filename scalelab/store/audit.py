@@ -18,10 +18,18 @@ from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
 from scalelab.parquet import take_rows
-from scalelab.store.account import EVALS, METRICS, Account, retention_of
+from scalelab.store.account import Account, retention_of
 from scalelab.store.earlier import known_manifest
 from scalelab.store.lines import read_lines
-from scalelab.store.manifest import CHECKPOINTS, ROLLOUTS, check_config, completions_name, step_of_rollouts
+from scalelab.store.manifest import (
+    CHECKPOINTS,
+    EVALS,
+    METRICS,
+    ROLLOUTS,
+    check_config,
+    completions_name,
+    step_of_rollouts,
+)
 from scalelab.store.proof import Proof, prove
 from scalelab.store.recovery import lost_rollouts
 from scalelab.store.run_status import state_now

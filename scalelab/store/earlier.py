@@ -12,14 +12,10 @@ from moe.durable import PARTIAL
 from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
-from scalelab.store.account import (
-    VIEWS,
-    Account,
-    replay,
-)
+from scalelab.store.account import Account, replay
 from scalelab.store.chain import JOURNAL, ChainEntry, read_chain
 from scalelab.store.lines import read_lines
-from scalelab.store.manifest import CHECKPOINTS, FORMAT, JOURNAL_KEY, MANIFEST, ROLLOUTS, read_run_manifest
+from scalelab.store.manifest import CHECKPOINTS, FORMAT, JOURNAL_KEY, MANIFEST, ROLLOUTS, VIEWS, read_run_manifest
 
 
 def remove_unfinished(path: Path) -> None:

@@ -13,32 +13,28 @@ from moe.checkpoint.folder import CheckpointPolicy, checkpoints_by_step, digest
 from moe.durable import made_whole, make_folder, sync, write_whole
 from scalelab.guarded import read_whole
 from scalelab.jsonl import plain
-from scalelab.store.account import (
-    ALARMS,
-    EVALS,
-    FAULTS,
-    METRICS,
-    VIEWS,
-    WALL,
-    Account,
-    Record,
-    replay,
-)
+from scalelab.store.account import Account, Record, replay
 from scalelab.store.chain import JOURNAL, ChainFile, read_chain
 from scalelab.store.completions import CompletionsFile, completions_table
 from scalelab.store.earlier import earlier_account, present_checkpoints, remove_unfinished
 from scalelab.store.lease import Lease
 from scalelab.store.lines import Lines, as_text, read_lines
 from scalelab.store.manifest import (
+    ALARMS,
     CHECKPOINTS,
     CONFIG,
     CONFIG_SHA256,
+    EVALS,
+    FAULTS,
     FORMAT,
     JOURNAL_KEY,
     MANIFEST,
+    METRICS,
     ROLLOUTS,
     SECOND_COPY,
     START,
+    VIEWS,
+    WALL,
     completions_name,
     config_sha256,
     manifest_text,

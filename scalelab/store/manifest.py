@@ -17,6 +17,11 @@ from scalelab.terminal import shell_path
 MANIFEST, CONFIG, CHECKPOINTS, ROLLOUTS = "manifest.json", "config.gin", "checkpoints", "rollouts"
 """Names in a run's folder."""
 
+METRICS, EVALS, ALARMS, FAULTS = "metrics.jsonl", "evals.jsonl", "alarms.jsonl", "faults.jsonl"
+UNDONE, WALL = "undone.jsonl", "wall.jsonl"
+VIEWS = (METRICS, EVALS, ALARMS, FAULTS, UNDONE, WALL)
+"""Files of lines that follow from the journal."""
+
 _COMPLETIONS = re.compile(r"rollouts/(step|train)_(\d{1,12})(?:_[\w-]+)?\.parquet")
 """Files of completions: `step_000100.parquet` is the evaluation at step 100, `step_000100_aime_24.parquet` one that was
 made afterwards, `train_…` what a step trained on."""

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from moe.durable import PARTIAL
 from scalelab.errors import LabError
-from scalelab.store.account import VIEWS
 from scalelab.store.chain import JOURNAL
 from scalelab.store.lease import leases
-from scalelab.store.manifest import CHECKPOINTS, CONFIG, LIBRARIES_LOG, MANIFEST, ROLLOUTS, read_run_manifest
+from scalelab.store.manifest import CHECKPOINTS, CONFIG, LIBRARIES_LOG, MANIFEST, ROLLOUTS, VIEWS, read_run_manifest
 from scalelab.store.status_file import STATUS
 
 _BEGUN = frozenset({MANIFEST, CONFIG, JOURNAL, STATUS, LIBRARIES_LOG, "lock", "tensorboard"})

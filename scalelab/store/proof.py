@@ -18,10 +18,20 @@ from moe.checkpoint.folder import MANIFEST as CHECKPOINT
 from moe.checkpoint.folder import CheckpointPolicy, checkpoints_by_step, digest
 from moe.errors import printable
 from scalelab.guarded import read_whole
-from scalelab.store.account import EVALS, VIEWS, WALL, Account, replay
+from scalelab.store.account import Account, replay
 from scalelab.store.chain import JOURNAL, Chain, ChainEntry, read_chain
 from scalelab.store.lines import as_text
-from scalelab.store.manifest import CHECKPOINTS, JOURNAL_KEY, MANIFEST, ROLLOUTS, SECOND_COPY, manifest_text
+from scalelab.store.manifest import (
+    CHECKPOINTS,
+    EVALS,
+    JOURNAL_KEY,
+    MANIFEST,
+    ROLLOUTS,
+    SECOND_COPY,
+    VIEWS,
+    WALL,
+    manifest_text,
+)
 
 _TRIES = 20
 """Attempts to read all files between two lines of a run that goes on."""

@@ -22,10 +22,10 @@ from moe.checkpoint.folder import (
 )
 from moe.errors import MoeError
 from scalelab.errors import LabError
-from scalelab.store.account import METRICS, Account
+from scalelab.store.account import Account
 from scalelab.store.earlier import read_account
 from scalelab.store.lines import read_lines
-from scalelab.store.manifest import CHECKPOINTS, check_config
+from scalelab.store.manifest import CHECKPOINTS, METRICS, check_config
 from scalelab.store.publication import LINE
 
 DUE = "due"

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
-from scalelab.store.account import ALARMS, EVALS, FAULTS, METRICS
 from scalelab.store.chain import JOURNAL
 from scalelab.store.earlier import known_manifest
 from scalelab.store.lines import read_lines
-from scalelab.store.manifest import MANIFEST
+from scalelab.store.manifest import ALARMS, EVALS, FAULTS, MANIFEST, METRICS
 from scalelab.store.pace import RunPace, pace
 from scalelab.store.status_file import STATUS, process_started, read_note
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scalelab.curves import Curve, Options, analyse, curve
-from scalelab.curves.kept import analyse_kept, entry_bytes, entry_value
+from scalelab.curves.kept import ENTRIES, analyse_kept
 from tests.helpers.curve_points import run_points
 
 QUICK = Options(checks=False)
@@ -25,7 +25,7 @@ def test_a_kept_analysis_is_the_one_that_was_made(tmp_path: Path) -> None:
     for _ in range(2):  # made, then read
         [found], refused = analyse_kept([item], QUICK, tmp_path)
         assert refused == []
-        assert entry_bytes(found) == entry_bytes(plain)
+        assert ENTRIES.entry(found) == ENTRIES.entry(plain)
         assert found.as_json() == plain.as_json()
         at = [0.5, 2.0]
         np.testing.assert_array_equal(found.draws().value(at), plain.draws().value(at))
@@ -48,8 +48,8 @@ def test_a_damaged_entry_is_computed_and_written_anew(tmp_path: Path, damage: by
     whole = path.read_bytes()
     path.write_bytes(whole[:-9] + b"12345678\0" if damage is None else damage)
     [found], _ = analyse_kept([item], QUICK, tmp_path)
-    assert entry_bytes(found) == whole[: len(whole)] == path.read_bytes()
-    assert entry_value(whole).params == found.params
+    assert ENTRIES.entry(found) == whole[: len(whole)] == path.read_bytes()
+    assert ENTRIES.value(whole).params == found.params
 
 
 def test_other_points_names_or_options_have_an_entry_of_their_own(tmp_path: Path) -> None:
@@ -71,5 +71,5 @@ def test_places_on_the_axes_of_a_law_move_no_fit_and_are_those_that_are_asked_fo
     for item in (bare, placed, bare):
         [found], _ = analyse_kept([item], QUICK, tmp_path)
         assert found.fit.curve.places == item.places
-        assert entry_bytes(found) == entry_bytes(analyse(item, QUICK))
+        assert ENTRIES.entry(found) == ENTRIES.entry(analyse(item, QUICK))
     assert len(list(tmp_path.glob("*.draws"))) == 1

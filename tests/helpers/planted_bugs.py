@@ -23,7 +23,8 @@ from scalelab.rollout.types import Completion
 from scalelab.run import checkpoint_store, journal
 from scalelab.session import session, supervise
 from scalelab.store import chain, folder, lease, lines, publication
-from scalelab.store.account import METRICS, Account
+from scalelab.store.account import Account
+from scalelab.store.manifest import METRICS
 from scalelab.store.retention import Retention
 from scalelab.store.waiting_rollouts import prune_rollouts
 from tests.helpers.simulated_parts import Engines

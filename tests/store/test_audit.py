@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from moe.checkpoint.folder import MANIFEST, step_folder
 from scalelab.cli import main
 from scalelab.store import audit as audit_module
-from scalelab.store.account import VIEWS
 from scalelab.store.audit import audit
 from scalelab.store.chain import JOURNAL
 from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines
-from scalelab.store.manifest import JOURNAL_KEY
+from scalelab.store.manifest import JOURNAL_KEY, VIEWS
 from tests.helpers.small_runs import write_run
 
 

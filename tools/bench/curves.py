@@ -1,4 +1,4 @@
-"""Measure how good the fits of scalelab.curves are, and rewrite the tables in docs/curves.md.
+"""Measure how good the fits of scalelab.curves are, and rewrite the tables in docs/curves.md and docs/speed.md.
 
 python tools/bench/curves.py                 everything, about ten minutes of one core
 python tools/bench/curves.py --only speed    one part, such as coverage, verdicts or speed
@@ -64,10 +64,8 @@ def main() -> None:
         if not args.only or name in args.only:
             began = time.perf_counter()
             text = section()
-            if name != "speed":  # which nobody decides by
-                replace_section(
-                    DOCUMENT, f"<!-- made by tools/bench/curves.py: {name} -->", f"<!-- end {name} -->", text
-                )
+            page = DOCUMENT.with_name("speed.md") if name == "speed" else DOCUMENT
+            replace_section(page, f"<!-- made by tools/bench/curves.py: {name} -->", f"<!-- end {name} -->", text)
             print(f"{name} ({time.perf_counter() - began:.0f} s)\n\n{text}\n")
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -36,6 +37,11 @@ class Rise(Sigmoid):
     def __init__(self, name: str, odds: float, growth: Callable[[Array], Array], ends: bool = True) -> None:
         self.name, self.odds, self._growth, self.ends = name, odds, growth, ends
 
+    @cached_property
+    def _rise_Z(self) -> Array:
+        """The rise at `GRID_Z`."""
+        return self._growth(GRID_Z)
+
     def features(self, shape_BS: Array, u_N: Array) -> Array:
         """Weights of R0 and A, which sum to one at every compute."""
         z_BN = np.exp(shape_BS[..., :1]) * (u_N - shape_BS[..., 1:])
@@ -45,9 +51,8 @@ class Rise(Sigmoid):
     def inverse(self, theta_BP: Array, rate: float) -> Array:
         """`u` where the curve reaches a pass rate, by interpolation."""
         share_B = (rate - theta_BP[..., 0]) / np.maximum(theta_BP[..., 1] - theta_BP[..., 0], 1e-12)
-        rise_Z = self._growth(GRID_Z)
-        u_B = theta_BP[..., 3] + np.interp(share_B, rise_Z, GRID_Z) / np.exp(theta_BP[..., 2])
-        never_B = share_B >= (1.0 if self.ends else rise_Z[-1])
+        u_B = theta_BP[..., 3] + np.interp(share_B, self._rise_Z, GRID_Z) / np.exp(theta_BP[..., 2])
+        never_B = share_B >= (1.0 if self.ends else self._rise_Z[-1])
         return np.where(share_B <= 0, LOG_ZERO, np.where(never_B, np.inf, u_B))
 
 
