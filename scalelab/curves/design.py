@@ -231,7 +231,7 @@ class Studies:
 
     def above(self, difference: float) -> Array:
         """Probability `[M]` that recipe 1 is above recipe 0, had its runs all come out higher by `difference`."""
-        from scalelab.special import ndtr
+        from scipy.special import ndtr
 
         result: Array = (self._weight_TM * ndtr((self._gap_M + difference) / self._width_T1)).sum(0)
         return result

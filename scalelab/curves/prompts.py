@@ -317,7 +317,7 @@ def _parts(first_SP: Array, second_SP: Array) -> tuple[float, float, float]:
 
 def seeds_to_find(difference: float, parts: tuple[float, float, float], prompts: int, error: float) -> int | None:
     """Seeds of each recipe that find a difference with 80 %, by the variances of v, w and a; None beyond 100."""
-    from scalelab.special import stdtrit
+    from scipy.special import stdtrit
 
     both, inner, between = parts
     for seeds in range(2, 101):
@@ -330,6 +330,6 @@ def seeds_to_find(difference: float, parts: tuple[float, float, float], prompts:
 
 def _student(degrees: float) -> Array:
     """Student's t as evenly spaced quantiles `[M]`."""
-    from scalelab.special import stdtrit
+    from scipy.special import stdtrit
 
     return np.asarray(stdtrit(degrees, (np.arange(DRAWS) + 0.5) / DRAWS), float)

@@ -87,7 +87,7 @@ def stability(item: Curve, level: float = LEVEL, forgets: bool = False) -> Stabi
         level: probability of the interval.
         forgets: the task's curve falls, so that its falls are no sign of instability.
     """
-    from scalelab.special import betaincinv
+    from scipy.special import betaincinv
 
     falls = []
     for index, name in enumerate(() if forgets else item.seeds):
@@ -132,7 +132,7 @@ def episodes(pass_rate_N: Array, stderr_N: Array | None) -> list[Episode]:
         pass_rate_N: in the order of compute.
         stderr_N: of each; None takes how neighbours differ.
     """
-    from scalelab.special import ndtri, stdtrit
+    from scipy.special import ndtri, stdtrit
 
     count = len(pass_rate_N)
     if count < (3 if stderr_N is not None else 4):

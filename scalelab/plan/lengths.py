@@ -113,7 +113,7 @@ class LogNormal:
 
 @lru_cache(maxsize=512)
 def _moments(of: LogNormal) -> Moments:
-    from scalelab.special import ndtri
+    from scipy.special import ndtri
 
     tokens = of.median * np.exp(of.sigma * ndtri((np.arange(LEVELS) + 0.5) / LEVELS))
     if of.interrupt is not None:

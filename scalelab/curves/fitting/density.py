@@ -312,7 +312,7 @@ class Density:
 
     def _log_mass_of_bounds(self, mean_XL: Array, cov_XLL: Array, scale_K: Array, wanted_XK: np.ndarray) -> Array:
         """Logarithm of the probability that the coefficients keep their bounds, each for itself, `[X, K]`."""
-        from scalelab.special import log_ndtr, ndtr  # SciPy takes longer to import than a fit to run
+        from scipy.special import log_ndtr, ndtr  # SciPy takes longer to import than a fit to run
 
         total_XK = np.zeros(wanted_XK.shape)
         for at, upper in enumerate(self.upper_L):

@@ -291,7 +291,7 @@ def _chance_of_constant(fit: Fit, weight_N: Array, spare: int) -> float:
     What is believed of the noise scale beforehand counts beside the points left over: by an F-test, or where standard
     errors are stated by `Prior.chance`.
     """
-    from scalelab.special import fdtrc
+    from scipy.special import fdtrc
 
     points = fit.curve
     stated = fit.prior if points.stderr_N is not None else None

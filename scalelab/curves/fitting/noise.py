@@ -220,7 +220,7 @@ class Prior:
             left: the curve's sum of squares, alike.
             spare: points beyond its parameters.
         """
-        from scalelab.special import chdtrc
+        from scipy.special import chdtrc
 
         log_scale_S = np.log(self.scale[0]) + self.scale[1] * np.linspace(-5, 5, 201)
         squared_S = np.exp(2 * log_scale_S)

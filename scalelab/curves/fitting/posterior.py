@@ -321,7 +321,7 @@ def _heights(change_MQ: Array, linear_ML: Array, scale_M: Array, rng: np.random.
 
 def _cut_normal(mean_M: Array, deviation_M: Array, upper: Array | float, rng: np.random.Generator) -> Array:
     """Draws from normals cut to [0, upper], evenly over their quantiles."""
-    from scalelab.special import ndtr, ndtri
+    from scipy.special import ndtr, ndtri
 
     size = len(mean_M)
     deviation_M = np.maximum(deviation_M, 1e-12)
