@@ -30,6 +30,12 @@ LOST = "tokens and text were lost with their node"
 FETCH_SECONDS = 60.0
 """Longest time to fetch what lies in shards; what has not come by then counts as lost."""
 
+BRIEF_SECONDS = 10.0
+"""The same where the driver's event loop stands still meanwhile."""
+
+SETTLED_SECONDS = 5.0
+"""The same for what has come, or is known to be lost."""
+
 
 @dataclass(frozen=True)
 class StoredContent:
@@ -145,13 +151,14 @@ def _shards(refs: Iterable[Any], seconds: float) -> dict[Any, Any]:
     shards: dict[Any, Any] = {}
     once, ends = [*dict.fromkeys(refs)], time.monotonic() + seconds
     try:
-        shards = dict(zip(once, ray.get(once, timeout=seconds), strict=True))
-    except RayError:  # at least one is lost: which?
-        for ref in once:
-            try:
-                shards[ref] = ray.get(ref, timeout=max(0.0, ends - time.monotonic()))
-            except RayError:
-                continue
+        return dict(zip(once, ray.get(once, timeout=seconds), strict=True))
+    except RayError:  # at least one is lost, or late: which? None may wait for another's time
+        settled, _ = ray.wait(once, num_returns=len(once), timeout=max(0.0, ends - time.monotonic()))
+    for ref in settled:
+        try:
+            shards[ref] = ray.get(ref, timeout=SETTLED_SECONDS)
+        except RayError:
+            continue
     return shards
 
 

@@ -24,7 +24,7 @@ from scalelab.cluster.heartbeats import Beating
 from scalelab.errors import BrokenOffError, LabError
 from scalelab.recipe.types import HeldContent
 from scalelab.rollout.evaluation import answer_of
-from scalelab.rollout.types import AnsweredVerdict, AnyCompletion, HeldCompletion
+from scalelab.rollout.types import AnsweredVerdict, AnyCompletion, HeldCompletion, LostVerdict
 from scalelab.run.config import Run
 from scalelab.run.coroutines import Changes, TaskGroup
 from scalelab.shards import LOST, fetched
@@ -80,13 +80,11 @@ class GraderActor(Beating):
         texts = {n: one if isinstance(one, str) else contents[n].text for n, (_, one) in enumerate(items)
                  if isinstance(one, str) or n in contents}  # fmt: skip
         given = self._verifiers[task].verify([(items[n][0], text) for n, text in texts.items()]) if texts else []
-        lost = {n: verdict("error", detail=LOST) for n in range(len(items)) if n not in texts}
+        lost = {n: LostVerdict("error", 0.0, detail=LOST) for n in range(len(items)) if n not in texts}
         if len(given) != len(texts):
             return [*given, *lost.values()]  # `verify` counts them
         graded = dict(zip(texts, given, strict=True))
-        answered = {
-            n: AnsweredVerdict(**vars(graded[n]), answer=answer_of(items[n][0].text, texts[n])) for n in contents
-        }
+        answered = {n: AnsweredVerdict.of(graded[n], answer_of(items[n][0].text, texts[n])) for n in contents}
         return [(lost | graded | answered)[n] for n in range(len(items))]
 
     def describe(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Axes: `_T` tokens of one completion.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -93,3 +93,13 @@ class AnsweredVerdict(Verdict):
     """A verdict beside the answer that a completion gives, where its text was at hand."""
 
     answer: str | None = None
+
+    @classmethod
+    def of(cls, given: Verdict, answer: str | None) -> AnsweredVerdict:
+        """A verifier's verdict with an answer; what a class of its own has beside the fields of one is left out."""
+        return cls(**{one.name: getattr(given, one.name) for one in fields(Verdict)}, answer=answer)
+
+
+@dataclass(frozen=True)
+class LostVerdict(Verdict):
+    """The `error` of a completion whose text is gone: another may be generated in its place."""

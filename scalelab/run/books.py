@@ -18,13 +18,10 @@ from scalelab.run.config import Run
 from scalelab.run.evaluation_sets import HELD_OUT
 from scalelab.run.ports import PromptT, RolloutsT
 from scalelab.schedule.schedule import Schedule, ScheduleState
-from scalelab.shards import whole
+from scalelab.shards import BRIEF_SECONDS, whole
 from scalelab.store.waiting_rollouts import read_rollouts, write_rollouts
 from tasks.sampler import MixtureSampler
 from tasks.types import Prompt
-
-FETCH_SECONDS = 10.0
-"""Longest time for which a checkpoint's capture waits for contents: the event loop stands still meanwhile."""
 
 ROLES = ("generator", "trainer", "evaluation", "faults")
 """Roles that device-hours are charged to."""
@@ -284,7 +281,7 @@ class RunBooks(Books[Prompt, list[AnyRollout]]):
         content is lost. So is an evaluation.
         """
         waiting = {name: group.rollouts for name, group in self.groups.items() if group.rollouts is not None}
-        there = iter(whole([rollout for group in waiting.values() for rollout in group], FETCH_SECONDS))
+        there = iter(whole([rollout for group in waiting.values() for rollout in group], BRIEF_SECONDS))
         found = {name: [next(there) for _ in group] for name, group in waiting.items()}
         kept = {name: [one for one in group if one] for name, group in found.items() if None not in group}
         rollouts = [rollout for group in kept.values() for rollout in group]

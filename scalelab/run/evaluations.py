@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from scalelab.recipe.types import AnyRollout
@@ -18,6 +19,7 @@ from scalelab.run.books import RunBooks
 from scalelab.run.config import Run
 from scalelab.run.coroutines import Changes, TaskGroup
 from scalelab.run.evaluation_sets import ReadySet
+from scalelab.run.grading import generated_and_graded
 from scalelab.run.ports import Engines, EvaluationLostError, Graders, WeightsT
 from scalelab.run.settings import Budget, limits_of
 from tasks.types import Prompt, Verdict
@@ -145,8 +147,8 @@ async def generate_and_grade(
     """
 
     async def one(name: str, asked: HeldOutPrompt) -> list[T]:
-        completions = await generate(asked.work.requests(name, asked.prompt, "eval"))
-        verdicts = await grade(asked.prompt, completions)
+        requests = asked.work.requests(name, asked.prompt, "eval")
+        completions, verdicts = await generated_and_graded(requests, generate, partial(grade, asked.prompt))
         return finished(asked.work.rollouts(asked.prompt, completions, verdicts))
 
     async with TaskGroup() as group:

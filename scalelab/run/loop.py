@@ -22,11 +22,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from scalelab.errors import LabError, first_error
 from scalelab.run.books import Books
 from scalelab.run.coroutines import Changes, TaskGroup
+from scalelab.run.grading import generated_and_graded
 from scalelab.run.ports import (
     CompletionT,
     Engines,
@@ -275,8 +277,10 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
         """
         self.unasked -= 1
         prompt = self.books.groups[name].prompt
-        completions = await self.engines.generate(self.work.requests(name, prompt))
-        verdicts = await self.graders.grade(prompt, completions)
+        requests = self.work.requests(name, prompt)
+        completions, verdicts = await generated_and_graded(
+            requests, self.engines.generate, partial(self.graders.grade, prompt)
+        )
         rollouts = self.work.rollouts(prompt, completions, verdicts)
         self.books.finish(name, rollouts, *self.work.outcome(rollouts))
         self.changes.notify()

@@ -19,7 +19,7 @@ import numpy as np
 
 from moe.durable import PARTIAL, put_in_place
 from scalelab.recipe.types import NO_CONTENT, AnyRollout, HeldRollout, Rollout
-from scalelab.shards import LOST, whole
+from scalelab.shards import FETCH_SECONDS, LOST, whole
 from tasks.text import clean
 
 if TYPE_CHECKING:
@@ -33,16 +33,20 @@ DECIMALS = 4
 """Decimals of the log-probabilities that are kept."""
 
 
-def completions_table(held: Sequence[AnyRollout], trainer: Sequence[np.ndarray] | None = None) -> pyarrow.Table:
+def completions_table(
+    held: Sequence[AnyRollout], trainer: Sequence[np.ndarray] | None = None, seconds: float = FETCH_SECONDS
+) -> pyarrow.Table:
     """Rows of `rollouts/*.parquet`; contents that lie elsewhere are fetched, and one that is lost leaves its verdict.
 
     Args:
         held: graded completions.
-        trainer: for each, float32[prompt and completion], the trainer's log-probabilities just before its step.
+        trainer: for each, float32[prompt and completion], the trainer's log-probabilities just before its step;
+            empty for one that it was not trained on.
+        seconds: longest time to wait for contents.
     """
     import pyarrow as pa
 
-    rollouts = [there or _without_content(one) for one, there in zip(held, whole(held), strict=True)]
+    rollouts = [there or _without_content(one) for one, there in zip(held, whole(held, seconds), strict=True)]
 
     def texts(name: str) -> pyarrow.Array:
         return pa.array([clean(getattr(one, name)) for one in rollouts], pa.string())
@@ -72,7 +76,8 @@ def completions_table(held: Sequence[AnyRollout], trainer: Sequence[np.ndarray] 
         "spans": pa.array([[list(span) for span in one.spans] for one in rollouts], pa.list_(pa.list_(pa.int64()))),
     }
     if trainer is not None:
-        cut = [logprobs[len(one.prompt_ids) :] for one, logprobs in zip(rollouts, trainer, strict=True)]
+        # Those of one whose tokens are lost would stand beside none.
+        cut = [given[len(one.prompt_ids) :][: one.tokens] for one, given in zip(rollouts, trainer, strict=True)]
         columns["trainer_logprobs"] = rounded(cut)
     return pa.table(columns)
 
@@ -160,6 +165,7 @@ class CompletionsFile:
         if self._shown is not None:
             chosen = [one for alike in self._chosen.values() for _, _, one in alike]
             self._shown(completions_table(chosen).to_pylist())
+            self._chosen.clear()  # each would keep a shard until the next evaluation
 
     def _choose(self, rollouts: Sequence[AnyRollout]) -> None:
         """Keep some of the same prompts of every evaluation, whichever are finished first."""

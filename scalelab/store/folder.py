@@ -13,6 +13,7 @@ from moe.checkpoint.folder import CheckpointPolicy, checkpoints_by_step, digest
 from moe.durable import made_whole, make_folder, sync, write_whole
 from scalelab.guarded import read_whole
 from scalelab.jsonl import plain
+from scalelab.shards import BRIEF_SECONDS
 from scalelab.store.account import Account, Record, replay
 from scalelab.store.chain import JOURNAL, ChainFile, read_chain
 from scalelab.store.completions import CompletionsFile, completions_table
@@ -369,7 +370,7 @@ class RunFolder:
 
         path = self.path / ROLLOUTS / f"{completions_name(step, kind='train')}.parquet"
         with made_whole(path, side_by_side=True) as unfinished:
-            parquet.write_table(completions_table(rollouts, logprobs), unfinished)
+            parquet.write_table(completions_table(rollouts, logprobs, BRIEF_SECONDS), unfinished)
             self.settle(path, unfinished)
 
     def settle(self, path: Path, unfinished: Path) -> None:

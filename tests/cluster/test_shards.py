@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 from ray.cluster_utils import Cluster as Nodes
+from ray.exceptions import GetTimeoutError, ObjectLostError
 
 from moe.sequences import TrainingSequence
 from scalelab import shards
@@ -28,7 +29,7 @@ from scalelab.recipe.sequences import PlannedSequences
 from scalelab.recipe.step import plan_step
 from scalelab.recipe.types import AnyRollout, HeldRollout, Rollout
 from scalelab.rollout.evaluation import Graded
-from scalelab.rollout.types import AnyCompletion, Completion, HeldCompletion, Request
+from scalelab.rollout.types import AnyCompletion, Completion, HeldCompletion, LostVerdict, Request
 from scalelab.run.books import new_books
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.work import RolloutWork
@@ -298,9 +299,23 @@ def test_a_grader_reads_texts_by_their_keys_and_one_that_is_lost_is_an_error(
     assert count == 4
     assert [one.outcome for one in verdicts] == ["passed", "failed", "error", "passed"]
     assert verdicts[2].detail == shards.LOST
+    assert [isinstance(one, LostVerdict) for one in verdicts] == [False, False, True, False]
     work = RolloutWork(Recipe(), None, 0, False)  # type: ignore[arg-type]
     answers = [Graded.of(one).answer for one in work.rollouts(PROMPT, light, verdicts)]
     assert answers == ["4", "5", None, "4"], "a vote of the majority needs no text in the driver"
+
+
+def test_a_verdict_of_a_class_of_its_own_is_a_verdict_of_a_held_completion_too(grader: GraderActor) -> None:
+    @dataclass(frozen=True)
+    class Explained(Verdict):
+        steps: int = 0
+
+    own = Explained("failed", 0.25, 0.5, "half", {"form": 0.25}, steps=3)
+    grader._verifiers["math"].verify = lambda items: [own] * len(items)
+    light = [*collected([completion(4)]), completion(5, tokens=3)]
+    _, verdicts = grader.verify([(PROMPT, gradable(one)) for one in light], 100.0)
+    seen = ("outcome", "reward", "seconds", "detail", "parts")
+    assert [[getattr(one, name) for name in seen] for one in verdicts] == [[getattr(own, name) for name in seen]] * 2
 
 
 def test_a_verifier_that_miscounts_is_found_out_beside_a_lost_text(nodes: Nodes, far: Any, grader: GraderActor) -> None:
@@ -334,7 +349,7 @@ def test_a_file_has_the_same_rows_of_held_completions_and_the_verdict_of_a_lost_
 def test_a_checkpoint_holds_what_waits_and_generates_groups_again_whose_content_is_lost(
     nodes: Nodes, far: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scalelab.run.books.FETCH_SECONDS", 30.0)
+    monkeypatch.setattr("scalelab.run.books.BRIEF_SECONDS", 30.0)
     run = resolve("quickstart").run
     books, again = new_books(run), new_books(run)
     names = [books.draw(0) for _ in range(2)]
@@ -405,6 +420,30 @@ def test_fetching_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     assert whole([held], 1.0) == [None]
     assert time.monotonic() - began < 30
     ray.cancel(ref, force=True)
+
+
+def test_what_is_there_comes_beside_what_is_lost_and_what_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that keeps its time to the end leaves others none, if each is waited for in turn."""
+    now = [0.0]
+
+    def get(refs: Any, timeout: float) -> Any:
+        if isinstance(refs, list):
+            raise ObjectLostError("00", None, "") if "lost" in refs else GetTimeoutError
+        if refs == "lost":
+            raise ObjectLostError("00", None, "")
+        now[0] += timeout if refs == "late" else min(timeout, 1.0)
+        if refs == "late" or timeout < 1.0:  # it has to be brought here first
+            raise GetTimeoutError
+        return refs
+
+    def wait(refs: list[str], num_returns: int, timeout: float) -> tuple[list[str], list[str]]:
+        return [one for one in refs if one != "late"], [one for one in refs if one == "late"]
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr("scalelab.shards.time.monotonic", lambda: now[0])
+    assert shards._shards(["lost", "late", "there"], 60.0) == {"there": "there"}
+    assert shards._shards(["late", "there"], 60.0) == {"there": "there"}
 
 
 def test_whole_completions_are_put_into_a_step_as_before() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import tracemalloc
+import weakref
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +18,12 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from moe.durable import PARTIAL
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import HeldRollout, Rollout
+from scalelab.shards import BRIEF_SECONDS
 from scalelab.store import completions
 from scalelab.store.completions import CompletionsFile, completions_table
+from scalelab.store.folder import RunFolder
+from scalelab.store.manifest import ROLLOUTS
 
 TEXTS = st.text(max_size=5) | st.just("lone \ud800 surrogate")
 
@@ -151,3 +158,60 @@ def test_a_token_of_an_evaluation_costs_the_driver_no_python_object(tmp_path: Pa
         tracemalloc.stop()
         file.drop()
     assert most < 60 * completions.PART_TOKENS, "bytes at once, for eight parts"
+
+
+def held(one: Rollout, content: Any = None) -> HeldRollout:
+    """A completion whose content is lost: nobody knows this key."""
+    counts = {"tokens": one.tokens, "sampled": one.sampled, "finite": one.finite}
+    kept = {each.name: getattr(one, each.name) for each in fields(HeldRollout) if hasattr(one, each.name)}
+    return HeldRollout(**kept | counts, content=content)
+
+
+PLAIN = Rollout(
+    prompt_id="math/1",
+    task="math",
+    prompt_ids=np.zeros(2, np.int32),
+    completion_ids=np.arange(3, dtype=np.int32),
+    logprobs_T=np.zeros(3, np.float32),
+    forced_T=np.zeros(3, bool),
+    spans=((0, 0, 3),),
+    reward=1.0,
+    outcome="passed",
+)
+
+
+def test_log_probs_of_the_trainer_stand_beside_tokens_alone() -> None:
+    """One that is lost to the driver, and one that was lost to the trainer, among others."""
+    trainer = [np.arange(5, dtype=np.float32), np.arange(5, dtype=np.float32), np.empty(0, np.float32)]
+    table = completions_table([PLAIN, held(PLAIN), PLAIN], trainer).to_pylist()
+    assert [row["trainer_logprobs"] for row in table] == [[2.0, 3.0, 4.0], [], []]
+    assert [len(row["token_ids"]) for row in table] == [3, 0, 3]
+    assert [row["tokens"] for row in table] == [3, 3, 3]
+
+
+def test_a_step_that_is_kept_waits_briefly_for_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop stands still meanwhile."""
+    waited: list[float] = []
+
+    def whole(rollouts: Any, seconds: float) -> Any:
+        waited.append(seconds)
+        return rollouts
+
+    monkeypatch.setattr(completions, "whole", whole)
+    folder: Any = SimpleNamespace(path=tmp_path, settle=lambda *_: None)
+    (tmp_path / ROLLOUTS).mkdir()
+    RunFolder.keep_trained(folder, 1, [PLAIN], [np.zeros(5, np.float32)])
+    assert waited == [BRIEF_SECONDS]
+
+
+def test_a_whole_file_lets_its_completions_go(tmp_path: Path) -> None:
+    """They may keep shards alive, and an evaluation's file is there until the next."""
+    file = CompletionsFile(tmp_path / "step_000001.parquet", shown=lambda rows: None)
+    one = replace(PLAIN)
+    there = weakref.ref(one)
+    file.add([one])
+    file.finish().result(60)
+    del one
+    gc.collect()
+    assert there() is None
+    file.drop()

@@ -1,0 +1,82 @@
+"""Completions whose text is lost before they are graded are generated again, for training and evaluations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalelab.errors import LabError
+from scalelab.rollout.evaluation import Graded, evaluate
+from scalelab.rollout.types import LostVerdict, Request
+from scalelab.run.evaluations import generate_and_grade
+from scalelab.run.grading import AGAIN
+from scalelab.schedule.schedule import PipelineRL
+from tasks.types import Prompt, Verdict, verdict
+from tests.helpers.fake_world import World
+from tests.run.test_local_evaluation import NAMED, PROMPTS, completion
+
+GENERATIONS = 3
+LOST = LostVerdict("error", 0.0, detail="gone")
+
+
+def evaluated(losses: int) -> tuple[list[Graded], list[str]]:
+    """An evaluation in which every prompt's second completion is lost so many times, and what was asked for."""
+    asked: list[str] = []
+
+    async def generate(requests: Sequence[Request]) -> list[Any]:
+        asked.extend(one.id for one in requests)
+        return [completion(one) for one in requests]
+
+    async def grade(prompt: Prompt, completions: Sequence[Any]) -> list[Verdict]:
+        lost = [one.text for one in completions if one.text.endswith("1") and asked.count(one.text) <= losses]
+        return [LOST if one.text in lost else verdict("passed", detail=one.text) for one in completions]
+
+    found = asyncio.run(generate_and_grade(NAMED, generate, grade, lambda them: [Graded.of(one) for one in them]))
+    return found, asked
+
+
+def test_an_evaluation_counts_every_prompt_although_each_lost_a_completion() -> None:
+    found, asked = evaluated(1)
+    assert evaluate(found)["t"].n_prompts == len(PROMPTS)
+    assert evaluate(found)["t"].outcomes == {"passed": len(PROMPTS) * GENERATIONS}
+    assert len(asked) == len(PROMPTS) * (GENERATIONS + 1), "those that are there are not generated again"
+    assert len({one.detail for one in found}) == len(found), "each is graded as the completion of its own request"
+
+
+def test_what_is_lost_again_and_again_stays_an_error() -> None:
+    found, asked = evaluated(AGAIN + 1)
+    assert [one.outcome for one in found].count("error") == len(PROMPTS)
+    assert len(asked) == len(PROMPTS) * (GENERATIONS + AGAIN)
+    with pytest.raises(LabError, match="gone"):
+        evaluate(found)
+
+
+class Losing(World):
+    """A world in which every group loses a completion at first."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, PipelineRL(2))
+        self.again = 0
+        self.seen: set[str] = set()
+
+    async def generate(self, requests: Sequence[str]) -> list[int]:
+        self.again += len(requests) == 1
+        return await super().generate(requests)
+
+    async def grade(self, prompt: Prompt, completions: Sequence[int]) -> list[Any]:
+        given: list[Any] = await super().grade(prompt, completions)
+        if prompt.id not in self.seen:
+            self.seen.add(prompt.id)
+            given[-1] = LOST
+        return given
+
+
+def test_training_has_the_lost_completions_of_its_groups_generated_again(tmp_path: Path) -> None:
+    world = Losing(tmp_path)
+    world.run()
+    assert world.books.version == 12
+    assert world.again >= len(world.seen) > 12
