@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.helpers import odd_logs
-from tests.helpers.approved_sources import DAMAGES
+from tests.helpers.approved_refusals import REFUSED
+from tests.helpers.approved_sources import DAMAGES, OLDER
+from tests.helpers.approved_states import evaluations, runs, states
 
 _WORDY = re.compile(r"typing\.|FieldInfo\(annotation=NoneType, required=True, metadata=")
 Data = Callable[[], Mapping[str, Any]]
@@ -114,13 +116,16 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         f"launch ray h100/scalerl_8b_node --out /shared/runs/8b --hosts 10.0.0.1 --user me {_SHARED}",
         f"launch k8s h100/scalerl_8b --out /runs/8b --image scalelab --claim runs {_SHARED}",
     ),
+    "refused": REFUSED,
     "books": (
         "check whole --json",
         *(f"check {name}" for name in DAMAGES),
-        *(f"check {name}_older --json" for name in DAMAGES),
+        *(f"check {name}_older --json" for name in OLDER),
         "check other_weights --fast",
         "check schedules/synchronous",
         "status whole --json",
+        "status went_back",
+        "list --runs went_back --json",
         "status page/other --wide",
         "list --runs page",
         "rollouts page/one/seed_0",
@@ -202,4 +207,12 @@ def _page() -> dict[str, Any]:
     return found
 
 
-SUBJECTS: dict[str, tuple[str, ...] | Data] = {**COMMANDS, "options": _options, "settings": _settings, "page": _page}
+SUBJECTS: dict[str, tuple[str, ...] | Data] = {
+    **COMMANDS,
+    "options": _options,
+    "settings": _settings,
+    "page": _page,
+    "states": states,
+    "runs": runs,
+    "evaluations": evaluations,
+}
