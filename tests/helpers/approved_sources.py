@@ -243,4 +243,4 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 """Damages to the books of a run."""
 OLDER = tuple(name for name in DAMAGES if name == "no_journal" or not name.endswith("_journal"))
-"""Those of them that `NAME_older` has, too, a run from before there was a journal."""
+"""Damages that `NAME_older` has, too: a run from before there was a journal."""

@@ -71,7 +71,7 @@ def folder(name: str) -> Iterator[Path]:
 
 
 def states() -> dict[str, str]:
-    """What `status` and `list` print of runs in every state."""
+    """Output of `status` and `list` about runs in every state."""
     from scalelab.view.run import ViewedRun
 
     viewed = mock.patch.object(ViewedRun.__init__, "__defaults__", (lambda: NOW,))  # its clock
@@ -107,7 +107,7 @@ def stood_in(**modules: Mapping[str, Any]) -> Iterator[None]:
 
 
 def runs() -> dict[str, str]:
-    """What `run` prints of runs that have ended, and of families."""
+    """Output of `run` about runs that have ended, and about families."""
     told: dict[str, str] = {}
     notes: list[str] = []
 
@@ -158,7 +158,7 @@ def _split(source: str) -> tuple[Path, int | None]:
 
 
 def _families(made: Callable[..., Path]) -> dict[str, str]:
-    """What `run` prints of families whose members are finished, and of one whose members end in every way."""
+    """Output of `run` about families whose members are finished, and about one whose members end in every way."""
     from scalelab.experiment import load
     from scalelab.sweep.members import members
     from scalelab.sweep.sweep import Ended, Sweep
@@ -183,7 +183,7 @@ def _families(made: Callable[..., Path]) -> dict[str, str]:
 
 
 def evaluations() -> dict[str, str]:
-    """What `eval` and `sft` print of what engines made."""
+    """Output of `eval` and `sft` about what engines made."""
     lines = [
         {"step": step, "task": task, "n_prompts": 40, "k": k, "pass_rate": 0.3 + step / 1000, "stderr": 0.0312,
          "mean_length": 81.6, "metrics": {f"pass@{k}": {"value": 0.75}, "passed": {"value": 0.5}} if k > 1 else

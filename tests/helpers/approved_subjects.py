@@ -96,6 +96,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "plan smollm2_one_gpu --json",
         "plan recipes/deepseek_grpo --json",
         "plan quickstart --like recorded/scalerl/seed_0 --json",
+        "plan h100/scalerl_8b --set 'Evaluation.sets=(@HeldOut(), @Benchmark())' "
+        "--set \"Benchmark.data='livecodebench'\"",
+        "plan h100/scalerl_8b --set 'Run.tasks=(@ReasoningGym(),)' --set Run.task_weights=None "
+        "--set \"ReasoningGym.family='leg_counting'\" --set ReasoningGym.seconds_per_reward=2.0 "
+        "--set ReasoningGym.workers=1 --set Cluster.verifiers=2",
+        "plan quickstart --set MathMiniature.size=800",
     ),
     "simulate": (
         "simulate quickstart --hours 0.05 --no-search",
