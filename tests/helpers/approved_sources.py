@@ -98,9 +98,10 @@ ODD_ANSWERS = {
     "bytes.jsonl": b'{"id": 1, "gold": "\xff", "completion": "2"}\n',
     "meta.jsonl": b'{"id": 1, "gold": "2", "completion": "2", "meta": []}\n',
     "empty.jsonl": b"\n",
+    "rows.jsonl": b'{"problem": "1 + 1", "answer": "2"}\n' * 2 + b'{"problem": "", "answer": "2"}\n' * 9,
     "rates.json": b'{"device": "h100", "tokens": 2}',
 }
-"""Files that `grade` and `compare --price` refuse."""
+"""Files that `grade` and `compare --price` refuse, and rows that `data check` sets aside."""
 
 
 def write_runs(folder: Path) -> None:

@@ -141,6 +141,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "rollouts page/one/seed_0 --prompt math/1 --json",
         "rollouts recorded/scalerl/seed_0 --search 7 --limit 2",
         "report page -o page.html --markdown",
+        "report few_a.csv --markdown",
+        "report few_a.csv --figure few_a.svg",
+        "report few_a.csv",
+        "data check odd_answers/rows.jsonl --quick",
+        "data check odd_answers/rows.jsonl --quick --json",
     ),
 }
 """Subject → its commands, which end in a folder with the logs of `approved_sources`."""
