@@ -113,6 +113,7 @@ def audit(path: Path, contents: bool = True) -> Audit:
         _tensorboard(path, steps, found),
     ):
         found.problems += _some(problems)
+    found.problems = list(dict.fromkeys(found.problems))  # a changed configuration is that of every checkpoint
     found.groups = len({name for line in steps for name in line.get("groups", ())})
     found.evaluations = len({line["step"] for line in evals})
     return found
@@ -336,7 +337,9 @@ def _conservation(name: str, state: Line, steps: list[Line]) -> Iterator[str]:
     if doubled:
         yield f"{name}: {len(doubled)} groups wait that were trained on already, such as {doubled[0]}"
     lost = drawn - len(settled) - dropped
-    if lost:
+    if lost < 0:
+        yield f"{name}: {drawn} groups were drawn, and {drawn - lost} were trained on, wait or were dropped"
+    if lost > 0:
         yield f"{name}: of {drawn} groups drawn, {lost} were neither trained on, nor wait, nor were dropped"
 
 

@@ -194,8 +194,14 @@ def _difference(found: list[bytes], expected: list[bytes]) -> str:
         return f"line {at + 1}{_name(found[at])} is {'there twice' if twice else 'in no line of the journal'}"
     new, old = _json(found[at]) if at < len(found) else {}, _json(expected[at]) if at < len(expected) else {}
     keys = [key for key in (old | new) if old.get(key) != new.get(key)]
-    told = "".join(f"; {key} is {str(new.get(key))[:40]}, was {str(old.get(key))[:40]}" for key in keys[:2])
+    told = "".join(f"; {_change(key, old, new)}" for key in keys[:2])
     return f"line {at + 1}{_name(expected[at] if at < len(expected) else b'')} was changed{told}"
+
+
+def _change(key: str, old: dict[str, Any], new: dict[str, Any]) -> str:
+    """The change of an entry, in quotes where only these tell a text from a number."""
+    show = repr if str(old.get(key)) == str(new.get(key)) else str
+    return f"{key} is {show(new.get(key))[:40]}, was {show(old.get(key))[:40]}"
 
 
 def _name(line: bytes) -> str:
@@ -217,7 +223,7 @@ def _compare_manifest(content: bytes, proof: Proof, entries: list[ChainEntry]) -
         return
     new, old = _json(content), json.loads(manifest_text(proof.account.manifest))
     keys = [key for key in (old | new) if old.get(key) != new.get(key)]
-    told = "; ".join(f"{key} is {str(new.get(key))[:40]}, was {str(old.get(key))[:40]}" for key in keys[:3])
+    told = "; ".join(_change(key, old, new) for key in keys[:3])
     proof.problems.append(f"{MANIFEST} was changed: {told or 'in its form'}")
 
 

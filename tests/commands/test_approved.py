@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.approved import TEXTS, differences, lines, problem, world
 from tests.helpers.approved_subjects import SUBJECTS
 
-LONG = ("fit", "compare", "design", "law", "plan", "simulate", "books", "page")
+LONG = ("fit", "compare", "design", "law", "plan", "simulate", "books", "page", "states", "runs", "refused")
 """Subjects that take more than a second."""
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import difflib
 import io
 import json
+import logging
 import os
 import re
 import shlex
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -39,19 +41,22 @@ MOST_SHOWN = 40
 """Lines of a difference that a failure shows."""
 HIDDEN = ("made", "token", "stamp", "stamps", "size", "time")
 """Keys of JSON whose values differ from one time to the next."""
+_SIZES = re.compile(r"(?<=\.parquet )has \d+ of \d+ bytes")
+"""Sizes that depend on the version of pyarrow."""
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 @contextmanager
 def world() -> Iterator[Path]:
     """A folder with the logs and runs that the subjects read, as the current one, and an empty cache."""
-    before, variables = Path.cwd(), {name: os.environ.get(name) for name in ("SCALELAB_CACHE", "COLUMNS")}
+    before, variables = Path.cwd(), {name: os.environ.get(name) for name in ("SCALELAB_CACHE", "COLUMNS", "TZ")}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve() / "logs"
         folder.mkdir()
         write_logs(folder)
         write_runs(folder)
-        os.environ |= {"SCALELAB_CACHE": f"{name}/cache", "COLUMNS": "100"}
+        os.environ |= {"SCALELAB_CACHE": f"{name}/cache", "COLUMNS": "100", "TZ": "UTC"}
+        time.tzset()  # times of faults are told in the reader's own
         os.chdir(folder)
         try:
             yield folder
@@ -59,20 +64,40 @@ def world() -> Iterator[Path]:
             os.chdir(before)
             for variable, value in variables.items():
                 os.environ.pop(variable) if value is None else os.environ.update({variable: value})
+            time.tzset()
 
 
 def transcript(subject: str) -> str:
     """Output of a subject's commands now, run in `world`, or the data that it makes without a command."""
     asked = SUBJECTS[subject]
     if callable(asked):
-        return "".join(f"{title}\n{_plain(lines(value))}\n" for title, value in asked().items())
+        return "".join(f"{title}\n{_told(value)}\n" for title, value in asked().items())
     digits = MORE_DIGITS if subject in COUNTED else DIGITS
-    return "\n".join(_printed(command, digits) for command in asked)
+    return "\n".join(printed(command, digits) for command in asked)
 
 
-def _printed(command: str, digits: int) -> str:
+def _told(value: Any) -> str:
+    return _plain(value if isinstance(value, str) else lines(value))
+
+
+@contextmanager
+def warnings_to(err: io.StringIO) -> Iterator[None]:
+    """Write what the lab logs to a stream, as Python does where nobody asks for it."""
+    log, handler = logging.getLogger("scalelab"), logging.StreamHandler(err)
+    handler.setLevel(logging.WARNING)
+    log.addHandler(handler)
+    before, log.propagate = log.propagate, False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = before
+
+
+def printed(command: str, digits: int = DIGITS) -> str:
+    """A command, what it prints, with `!` before lines of stderr, and its exit code."""
     out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
+    with redirect_stdout(out), redirect_stderr(err), warnings_to(err):
         code = main(shlex.split(command))
     text = out.getvalue()
     if "--json" in command and text:
@@ -85,6 +110,7 @@ def _plain(text: str) -> str:
     """A text without the names of folders that are others next time, and without spaces at ends of lines."""
     for folder, name in ((str(Path.cwd()), "."), (str(ROOT), "ROOT")):
         text = text.replace(folder, name)
+    text = _SIZES.sub("has … of … bytes", text)
     return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.helpers import odd_logs
-from tests.helpers.approved_sources import DAMAGES
+from tests.helpers.approved_refusals import REFUSED
+from tests.helpers.approved_sources import DAMAGES, OLDER
+from tests.helpers.approved_states import evaluations, runs, states
 
 _WORDY = re.compile(r"typing\.|FieldInfo\(annotation=NoneType, required=True, metadata=")
 Data = Callable[[], Mapping[str, Any]]
@@ -94,6 +96,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "plan smollm2_one_gpu --json",
         "plan recipes/deepseek_grpo --json",
         "plan quickstart --like recorded/scalerl/seed_0 --json",
+        "plan h100/scalerl_8b --set 'Evaluation.sets=(@HeldOut(), @Benchmark())' "
+        "--set \"Benchmark.data='livecodebench'\"",
+        "plan h100/scalerl_8b --set 'Run.tasks=(@ReasoningGym(),)' --set Run.task_weights=None "
+        "--set \"ReasoningGym.family='leg_counting'\" --set ReasoningGym.seconds_per_reward=2.0 "
+        "--set ReasoningGym.workers=1 --set Cluster.verifiers=2",
+        "plan quickstart --set MathMiniature.size=800",
     ),
     "simulate": (
         "simulate quickstart --hours 0.05 --no-search",
@@ -114,13 +122,16 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         f"launch ray h100/scalerl_8b_node --out /shared/runs/8b --hosts 10.0.0.1 --user me {_SHARED}",
         f"launch k8s h100/scalerl_8b --out /runs/8b --image scalelab --claim runs {_SHARED}",
     ),
+    "refused": REFUSED,
     "books": (
         "check whole --json",
         *(f"check {name}" for name in DAMAGES),
-        *(f"check {name}_older --json" for name in DAMAGES),
+        *(f"check {name}_older --json" for name in OLDER),
         "check other_weights --fast",
         "check schedules/synchronous",
         "status whole --json",
+        "status went_back",
+        "list --runs went_back --json",
         "status page/other --wide",
         "list --runs page",
         "rollouts page/one/seed_0",
@@ -130,6 +141,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "rollouts page/one/seed_0 --prompt math/1 --json",
         "rollouts recorded/scalerl/seed_0 --search 7 --limit 2",
         "report page -o page.html --markdown",
+        "report few_a.csv --markdown",
+        "report few_a.csv --figure few_a.svg",
+        "report few_a.csv",
+        "data check odd_answers/rows.jsonl --quick",
+        "data check odd_answers/rows.jsonl --quick --json",
     ),
 }
 """Subject → its commands, which end in a folder with the logs of `approved_sources`."""
@@ -202,4 +218,12 @@ def _page() -> dict[str, Any]:
     return found
 
 
-SUBJECTS: dict[str, tuple[str, ...] | Data] = {**COMMANDS, "options": _options, "settings": _settings, "page": _page}
+SUBJECTS: dict[str, tuple[str, ...] | Data] = {
+    **COMMANDS,
+    "options": _options,
+    "settings": _settings,
+    "page": _page,
+    "states": states,
+    "runs": runs,
+    "evaluations": evaluations,
+}

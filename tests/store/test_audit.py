@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from moe.checkpoint.folder import MANIFEST, step_folder
 from scalelab.cli import main
 from scalelab.store import audit as audit_module
-from scalelab.store.audit import audit
+from scalelab.store.audit import _conservation, audit
 from scalelab.store.chain import JOURNAL
 from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines
@@ -241,6 +241,27 @@ def test_an_evaluation_whose_verdicts_are_all_errors_agrees_with_its_completions
     assert audit(older).problems == []
     edit("evals.jsonl", lambda lines: [line.update(pass_rate=0.5) for line in lines if line["step"] == 3])(older)
     assert any("no completion could be graded" in problem for problem in audit(older).problems)
+
+
+def test_a_configuration_that_was_changed_is_told_once_however_many_checkpoints_are_of_it(run: Path) -> None:
+    (run / "config.gin").write_text("Run.seed = 4\n")
+    assert len(list((run / "checkpoints").glob("step_*"))) > 1
+    assert len(set(audit(run).problems)) == len(audit(run).problems) == 2, "its size, and what it says"
+
+
+@pytest.mark.parametrize(
+    ("dropped", "told"),
+    [
+        (0, "of 20 groups drawn, 1 were neither trained on, nor wait, nor were dropped"),
+        (1, None),
+        (4, "20 groups were drawn, and 23 were trained on, wait or were dropped"),
+    ],
+)
+def test_no_number_of_groups_is_negative(dropped: int, told: str | None) -> None:
+    lines = [{"step": step, "groups": [f"group{3 * step - n}" for n in (1, 2, 3)]} for step in range(1, 7)]
+    state = {"schedule": {"trainer_version": 6}, "drawn": 20, "groups": {"group18": {}}, "dropped": {"all": dropped}}
+    found = list(_conservation("step_000006", state, lines))
+    assert found == ([] if told is None else [f"step_000006: {told}"])
 
 
 def test_what_is_no_run_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

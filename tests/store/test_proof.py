@@ -235,6 +235,10 @@ DAMAGES: dict[str, tuple[Harm, str]] = {
         manifest(lambda content: content.update(status="finished")),
         "manifest.json was changed: status is finished, was interrupted",
     ),
+    "a number made a text": (
+        edit("metrics.jsonl", each(lambda line: line.update(step=str(line["step"])), at(2))),
+        "step is '2', was 2",
+    ),
     "held-out prompts": (manifest(lambda content: content.pop("held_out")), "held_out is None"),
     "another configuration": (
         both(
