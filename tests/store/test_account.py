@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalelab.store.account import ALARMS, EVALS, METRICS, UNDONE, WALL, Account, replay
+from scalelab.store.account import Account, replay
 from scalelab.store.chain import ChainEntry
+from scalelab.store.manifest import ALARMS, EVALS, METRICS, UNDONE, WALL
 from scalelab.store.retention import Retention
 
 GIB = 2**30
