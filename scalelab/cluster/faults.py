@@ -98,10 +98,10 @@ class Faults:
         self._say(f"{problem}; the trainer's own router chooses for these completions")
 
     def lost_completions(self, lost: int, of: int) -> None:
-        """Record that completions of a step did not come to the trainer: it goes on without them."""
+        """Record that completions of a step did not come to the trainer."""
         problem = f"{lost} of the {of} completions of a step did not arrive: their node is gone, or too slow"
         self._write({"time": time.time(), "event": "untrained", "role": "trainer", "name": "step", "error": problem})
-        self._say(f"{problem}; the step goes on without them")
+        self._say(f"{problem}; {'they are generated again' if lost == of else 'the step goes on without them'}")
 
     def recovered(self, role: Role, name: str) -> None:
         """Record that a lost actor was replaced, with the seconds since; do nothing if it was not lost."""

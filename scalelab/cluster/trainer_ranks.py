@@ -31,7 +31,7 @@ from scalelab.imports import quick_imports
 from scalelab.recipe.types import HeldRecord
 from scalelab.run.config import Run
 from scalelab.run.coroutines import in_own_thread
-from scalelab.run.ports import TrainerLostError
+from scalelab.run.ports import StepLostError, TrainerLostError
 from scalelab.run.settings import Cluster
 from scalelab.run.work import Step
 from scalelab.transfer.listener import Listener
@@ -203,6 +203,7 @@ class ClusterTrainer:
 
         Raises:
             TrainerLostError: a rank died, or none answered in time.
+            StepLostError: none of its completions could be fetched.
             LabError: a rank says what went wrong, or Ray's store has no room for the step.
         """
         refs, lost = await self._begin_step(step)
@@ -218,7 +219,7 @@ class ClusterTrainer:
         """Send a step to all ranks; what lies in shards is fetched first.
 
         Raises:
-            TrainerLostError: none of its completions could be fetched.
+            StepLostError: none of its completions could be fetched.
         """
         # Beside the event loop: a step of 768 completions of 6,000 tokens takes some time.
         seconds, large = self._run.cluster.stall_seconds, [one for one in (step.sequences, step.records) if one]
@@ -233,7 +234,7 @@ class ClusterTrainer:
         if lost.records:
             self.on_lost_records(len(lost.records), len(step.sequences))
         if len(lost.contents) == len(step.sequences):
-            raise TrainerLostError("no completion of a step arrived: the nodes of their engines are gone")
+            raise StepLostError("no completion of a step arrived: the nodes of its engines are gone, or out of reach")
         return [rank.held_step.remote(lost, step.loss, None, step.kept) for rank in self._ranks], lost
 
     def try_step(self, step: Step) -> None:

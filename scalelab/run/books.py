@@ -242,6 +242,16 @@ class Books(Generic[PromptT, RolloutsT]):
         taken = [self.groups.pop(name).rollouts for name in names]
         return [rollouts for rollouts in taken if rollouts is not None]  # a batch has finished groups alone
 
+    def take_again(self, lost: Mapping[str, PromptT]) -> None:
+        """Book groups as in flight again that were taken for a step, and whose completions are lost.
+
+        Args:
+            lost: their prompts.
+        """
+        for name, prompt in lost.items():
+            self.groups[name] = DrawnGroup(prompt)
+            self.schedule.book_again(name)
+
     def observe(self, prompt: PromptT, pass_rate: float) -> None:
         """Let the sampler learn a prompt's pass rate; there is nothing to learn where lengths are drawn."""
 

@@ -37,6 +37,7 @@ from scalelab.run.ports import (
     RequestT,
     ResultT,
     RolloutsT,
+    StepLostError,
     StepT,
     Trainer,
     TrainerLostError,
@@ -52,6 +53,9 @@ _RequestOut = TypeVar("_RequestOut", covariant=True)
 _CompletionIn = TypeVar("_CompletionIn", contravariant=True)
 _VerdictIn = TypeVar("_VerdictIn", contravariant=True)
 _StepOut = TypeVar("_StepOut", covariant=True)
+
+LOST_STEPS = 4
+"""Most steps in a row whose completions are all lost: nodes then cannot reach each other's."""
 
 
 class Work(Protocol[_PromptIn, _RequestOut, _CompletionIn, _VerdictIn, RolloutsT, _StepOut]):
@@ -176,6 +180,8 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
     """True if the rule asks for a checkpoint of the weights as they are."""
     unasked: int = 0
     """Groups that were drawn and have not asked the engines for completions yet; they take up room, too."""
+    lost_steps: int = 0
+    """Steps in a row of which every completion was lost."""
     failure: LabError | None = None
     """Reason to stop, if the run stops by itself."""
     early_end: str | None = None
@@ -320,13 +326,30 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
         return self.ending
 
     async def step(self, names: list[str], waited: float) -> None:
-        """Train on a batch of groups and book it."""
+        """Train on a batch of groups and book it; if all its completions are lost, have them generated again.
+
+        Raises:
+            StepLostError: those were lost again and again.
+        """
         began = self.clock()
+        prompts = {name: self.books.groups[name].prompt for name in names}
         step = self.work.step(self.books.take(names), self.books.version)
         built = self.clock()
         self.journal.charge(stepping=False)
-        async with self.stepping:
-            result = await self.trainer.step(step) if step.sequences else None
+        try:
+            async with self.stepping:
+                result = await self.trainer.step(step) if step.sequences else None
+        except StepLostError:
+            self.save_due, self.lost_steps = False, self.lost_steps + 1
+            if self.lost_steps == LOST_STEPS:
+                raise
+            self.journal.charge(stepping=True)
+            self.books.take_again(prompts)
+            for name in names:
+                self.start(name)
+            self.changes.notify()
+            return
+        self.lost_steps = 0
         self.journal.charge(stepping=True)
         self.books.schedule.book_step(names)
         seconds = {"wait": waited, "build": built - began, "step": self.clock() - began}

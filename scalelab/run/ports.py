@@ -65,6 +65,10 @@ class TrainerLostError(LabError):
     """The trainer died or hangs: the run has to go back to a checkpoint."""
 
 
+class StepLostError(LabError):
+    """No completion of a step could be fetched: their groups have to be generated again, and the trainer is well."""
+
+
 class EvaluationLostError(LabError):
     """The engines that were set aside for an evaluation are lost, and with them its weights."""
 
@@ -125,6 +129,7 @@ class Trainer(Protocol[_StepIn, _ResultOut, _WeightsOut]):
 
         Raises:
             TrainerLostError: when awaited: the trainer has to go back to a checkpoint.
+            StepLostError: when awaited: the step was not taken, for what it is to learn from is lost.
         """
 
     def publish(self, version: int) -> Awaitable[_WeightsOut]:

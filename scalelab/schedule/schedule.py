@@ -119,6 +119,14 @@ class Schedule(ABC):
         self._finished.setdefault(entry.version, set()).add(group)
         self._waiting += 1
 
+    def book_again(self, group: str) -> None:
+        """Book a finished group whose completions are lost: it is generated again, in its old place."""
+        entry = self._entry(group)
+        if not entry.finished:
+            raise ValueError(f"group {group} has not finished")
+        self._waits_no_more(group, entry)
+        entry.finished = False
+
     def book_drop(self, group: str) -> None:
         """Book a group that will not be trained on; another may take its place."""
         self._entry(group)
@@ -172,10 +180,13 @@ class Schedule(ABC):
         if not self._outstanding[entry.version]:
             del self._outstanding[entry.version]
         if entry.finished:
-            self._finished[entry.version].remove(group)
-            self._waiting -= 1
-            if not self._finished[entry.version]:
-                del self._finished[entry.version]
+            self._waits_no_more(group, entry)
+
+    def _waits_no_more(self, group: str, entry: OutstandingGroup) -> None:
+        self._finished[entry.version].remove(group)
+        self._waiting -= 1
+        if not self._finished[entry.version]:
+            del self._finished[entry.version]
 
     def _first_finished(self) -> list[str]:
         """P finished groups, those of the oldest weights first, and of these in the order of drawing."""

@@ -31,7 +31,7 @@ from scalelab.recipe.types import AnyRollout, HeldRollout, Rollout
 from scalelab.rollout.evaluation import Graded
 from scalelab.rollout.types import AnyCompletion, Completion, HeldCompletion, LostVerdict, Request
 from scalelab.run.books import new_books
-from scalelab.run.ports import TrainerLostError
+from scalelab.run.ports import StepLostError
 from scalelab.run.work import RolloutWork
 from scalelab.shards import contents_table, fetched_records, row, stored, taken_out, whole, with_keys
 from scalelab.store.completions import CompletionsFile
@@ -252,7 +252,7 @@ def trainer_of(ranks: int, told: list[Any]) -> ClusterTrainer:
     return trainer
 
 
-def test_a_step_goes_on_without_what_is_lost_and_says_so_and_one_that_lost_all_goes_back(
+def test_a_step_goes_on_without_what_is_lost_and_says_so_and_one_that_lost_all_is_not_taken(
     nodes: Nodes, far: Any
 ) -> None:
     import asyncio
@@ -269,7 +269,7 @@ def test_a_step_goes_on_without_what_is_lost_and_says_so_and_one_that_lost_all_g
     assert lost == Lost(frozenset({1}))
     assert ray.get(refs, timeout=60) == [lost, lost]
     assert told == [(1, 2)]
-    with pytest.raises(TrainerLostError, match="no completion of a step arrived"):
+    with pytest.raises(StepLostError, match="no completion of a step arrived"):
         asyncio.run(trainer._begin_step(step(graded([*gone, *gone]))))
 
 

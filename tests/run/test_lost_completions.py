@@ -14,10 +14,14 @@ from scalelab.rollout.evaluation import Graded, evaluate
 from scalelab.rollout.types import LostVerdict, Request
 from scalelab.run.evaluations import generate_and_grade
 from scalelab.run.grading import AGAIN
+from scalelab.run.loop import LOST_STEPS
+from scalelab.run.ports import StepLostError
 from scalelab.schedule.schedule import PipelineRL
+from scalelab.session.drive import unwrapped
 from tasks.types import Prompt, Verdict, verdict
 from tests.helpers.fake_world import World
 from tests.run.test_local_evaluation import NAMED, PROMPTS, completion
+from tests.run.test_loop_orders import BOUNDS, SCHEDULES
 
 GENERATIONS = 3
 LOST = LostVerdict("error", 0.0, detail="gone")
@@ -80,3 +84,37 @@ def test_training_has_the_lost_completions_of_its_groups_generated_again(tmp_pat
     world.run()
     assert world.books.version == 12
     assert world.again >= len(world.seen) > 12
+
+
+class LosingSteps(World):
+    """A world in which every completion of some steps is lost."""
+
+    def __init__(self, folder: Path, schedule: Any, lost: Sequence[int]) -> None:
+        super().__init__(folder, schedule)
+        self.lost, self.steps_asked = lost, 0
+
+    async def step(self, step: Any) -> str:
+        self.steps_asked += 1
+        if self.steps_asked in self.lost:
+            await self._pause()
+            raise StepLostError("no completion arrived")
+        return await super().step(step)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_step_that_lost_all_is_taken_once_its_groups_are_generated_again(tmp_path: Path, schedule: Any) -> None:
+    """No step is undone, none is empty, no group is trained on twice or left out, and none is too old."""
+    world = LosingSteps(tmp_path, schedule, lost=(2, 3, 7))
+    world.run()
+    assert world.books.version == 12
+    assert world.went_back == []
+    trained = [name for _, names in world.trained for name in names]
+    assert len(trained) == len({*trained}) == 12 * 3
+    assert max(world.stale) <= BOUNDS[schedule]
+
+
+def test_a_run_whose_steps_are_lost_again_and_again_ends(tmp_path: Path) -> None:
+    world = LosingSteps(tmp_path, PipelineRL(2), lost=range(3, 3 + LOST_STEPS))
+    with pytest.raises(BaseExceptionGroup) as found:
+        world.run()
+    assert isinstance(unwrapped(found.value), StepLostError)
