@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
 
 from scalelab.rollout.types import LostVerdict
-
-RequestT = TypeVar("RequestT")
-CompletionT = TypeVar("CompletionT")
-VerdictT = TypeVar("VerdictT")
+from scalelab.run.ports import CompletionT, RequestT, VerdictT
 
 AGAIN = 3
 """Most times that lost completions of a prompt are generated again."""
