@@ -185,7 +185,7 @@ def fetched(keys: Sequence[HeldContent | None], seconds: float = FETCH_SECONDS) 
     return {place: row(shards[key.ref], key.index) for place, key in places.items() if key.ref in shards}
 
 
-def whole(rollouts: Sequence[AnyRollout], seconds: float = FETCH_SECONDS) -> list[Rollout | None]:
+def with_contents(rollouts: Sequence[AnyRollout], seconds: float = FETCH_SECONDS) -> list[Rollout | None]:
     """Completions with their contents; None in the place of one that is lost.
 
     Args:

@@ -18,7 +18,7 @@ from scalelab.run.config import Run
 from scalelab.run.evaluation_sets import HELD_OUT
 from scalelab.run.ports import PromptT, RolloutsT
 from scalelab.schedule.schedule import Schedule, ScheduleState
-from scalelab.shards import BRIEF_SECONDS, whole
+from scalelab.shards import BRIEF_SECONDS, with_contents
 from scalelab.store.waiting_rollouts import read_rollouts, write_rollouts
 from tasks.sampler import MixtureSampler
 from tasks.types import Prompt
@@ -291,7 +291,7 @@ class RunBooks(Books[Prompt, list[AnyRollout]]):
         content is lost. So is an evaluation.
         """
         waiting = {name: group.rollouts for name, group in self.groups.items() if group.rollouts is not None}
-        there = iter(whole([rollout for group in waiting.values() for rollout in group], BRIEF_SECONDS))
+        there = iter(with_contents([rollout for group in waiting.values() for rollout in group], BRIEF_SECONDS))
         found = {name: [next(there) for _ in group] for name, group in waiting.items()}
         kept = {name: [one for one in group if one] for name, group in found.items() if None not in group}
         rollouts = [rollout for group in kept.values() for rollout in group]

@@ -19,7 +19,7 @@ import numpy as np
 
 from moe.durable import PARTIAL, put_in_place
 from scalelab.recipe.types import NO_CONTENT, AnyRollout, HeldRollout, Rollout
-from scalelab.shards import FETCH_SECONDS, LOST, whole
+from scalelab.shards import FETCH_SECONDS, LOST, with_contents
 from tasks.text import clean
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def completions_table(
     """
     import pyarrow as pa
 
-    rollouts = [there or _without_content(one) for one, there in zip(held, whole(held, seconds), strict=True)]
+    rollouts = [there or _without_content(one) for one, there in zip(held, with_contents(held, seconds), strict=True)]
 
     def texts(name: str) -> pyarrow.Array:
         return pa.array([clean(getattr(one, name)) for one in rollouts], pa.string())

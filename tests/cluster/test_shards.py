@@ -33,7 +33,7 @@ from scalelab.rollout.types import AnyCompletion, Completion, HeldCompletion, Lo
 from scalelab.run.books import new_books
 from scalelab.run.ports import StepLostError
 from scalelab.run.work import RolloutWork
-from scalelab.shards import contents_table, fetched_records, row, stored, taken_out, whole, with_keys
+from scalelab.shards import contents_table, fetched_records, row, stored, taken_out, with_contents, with_keys
 from scalelab.store.completions import CompletionsFile
 from scalelab.store.waiting_rollouts import read_rollouts, write_rollouts
 from tasks.types import Prompt, Verdict, verdict
@@ -371,7 +371,7 @@ def test_a_checkpoint_holds_what_waits_and_generates_groups_again_whose_content_
 
 def test_a_checkpoint_leaves_out_records_that_lie_elsewhere_and_keeps_the_others(tmp_path: Path) -> None:
     held, here = graded([*collected([completion(0, replay=True)]), completion(2, replay=True)])
-    [entire] = whole([held])
+    [entire] = with_contents([held])
     assert entire is not None
     assert isinstance(here, Rollout)
     name = write_rollouts(tmp_path, [entire, here])
@@ -417,7 +417,7 @@ def test_fetching_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(held, HeldRollout)
     held = replace(held, content=shards.StoredContent(0, ref))
     began = time.monotonic()
-    assert whole([held], 1.0) == [None]
+    assert with_contents([held], 1.0) == [None]
     assert time.monotonic() - began < 30
     ray.cancel(ref, force=True)
 
