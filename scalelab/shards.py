@@ -31,10 +31,10 @@ FETCH_SECONDS = 60.0
 """Longest time to fetch what lies in shards; what has not come by then counts as lost."""
 
 BRIEF_SECONDS = 10.0
-"""The same where the driver's event loop stands still meanwhile."""
+"""Longest time to fetch it where the driver's event loop stands still meanwhile."""
 
 SETTLED_SECONDS = 5.0
-"""The same for what has come, or is known to be lost."""
+"""Longest time to read a shard that has come, or is known to be lost."""
 
 
 @dataclass(frozen=True)

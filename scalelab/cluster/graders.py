@@ -94,7 +94,7 @@ class GraderActor(Beating):
 
 
 def gradable(completion: AnyCompletion) -> Gradable:
-    """What a grader is given of a completion."""
+    """The part of a completion that goes to a grader: its text, or the key of its content."""
     return completion.content if isinstance(completion, HeldCompletion) else completion.text
 
 

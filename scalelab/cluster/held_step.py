@@ -26,7 +26,7 @@ class Lost:
 
     @classmethod
     def together(cls, ranks: Iterable[Lost]) -> Lost:
-        """What some rank lacks: all have to train on the same, and one rank may lose what others have."""
+        """Join what ranks lack: all have to train on the same, and one rank may lose what others have."""
         all_of = [*ranks]
         return cls(
             frozenset[int]().union(*(one.contents for one in all_of)),

@@ -60,7 +60,7 @@ class PlannedSequences:
         return sum(one.sampled for one, weight in weighing if weight)
 
     def filled(self, contents: Mapping[int, Content]) -> PlannedSequences:
-        """The same, with whole completions in place of the keys; one without content is left out.
+        """Put whole completions in place of the keys; one without content is left out.
 
         Those beside it keep their advantages and weights, as if the loss of one that is left out were zero.
 

@@ -52,7 +52,7 @@ class Content:
 
 
 NO_CONTENT = Content(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, bool))
-"""What is left of a completion whose content is lost."""
+"""Content of a completion whose own is lost."""
 
 
 @dataclass(frozen=True)

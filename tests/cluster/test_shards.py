@@ -220,7 +220,7 @@ def test_a_step_of_held_completions_is_the_step_of_whole_ones() -> None:
 
 
 def test_ranks_train_on_the_same_completions_when_some_are_lost_with_a_node(nodes: Nodes, far: Any) -> None:
-    """Those that are left keep their advantages and weights; whoever lacks a record has the router choose."""
+    """Advantages and weights of those that are left stay; without a record the router chooses."""
     groups = [[completion(n, replay=True) for n in range(2)], [completion(n, replay=True) for n in range(2, 4)]]
     prompts = [PROMPT, replace(PROMPT, id="math/2")]
     expected, _ = plan_step([graded(one, prompt) for one, prompt in zip(groups, prompts, strict=True)], recipe(2), 1)
@@ -406,8 +406,6 @@ def test_the_router_chooses_for_completions_without_a_record_beside_others_that_
 
 
 def test_fetching_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not come counts as lost."""
-
     @ray.remote(num_cpus=0)
     def late() -> Any:
         time.sleep(60)
