@@ -172,7 +172,7 @@ class HeldRollout:
     parts: Mapping[str, float] = field(default_factory=dict)
     gold: str = ""
     answer: str | None = None
-    """Answer of the completion, for a vote of the majority; None if it gives none, or is no evaluation's."""
+    """Answer of the completion, for a vote of the majority; None if it gives none."""
 
     @property
     def graded(self) -> bool:

@@ -47,7 +47,7 @@ class Rows:
         self._rows = rows
 
     @classmethod
-    def of(cls, rollouts: Sequence[Any], trainer: Any = None) -> Rows:
+    def of(cls, rollouts: Sequence[Any], trainer: Any = None, seconds: float = 0.0) -> Rows:
         """The columns that an audit reads."""
         names = ("task", "prompt_id", "reward", "outcome")
         return cls([{name: getattr(one, name) for name in names} for one in rollouts])
