@@ -225,7 +225,7 @@ class ClusterTrainer:
         seconds, large = self._run.cluster.stall_seconds, [one for one in (step.sequences, step.records) if one]
         putting = in_own_thread(lambda: [ray.put(one) for one in large])
         refs = await answer(putting, seconds, "room for a step in Ray's object store")
-        if not (step.sequences.keys or step.records):
+        if not step.held:
             return self.calls("train_step", *refs, step.loss, None, step.kept), Lost()
         held = await self._all([rank.hold.remote(*refs) for rank in self._ranks], "the step's completions", seconds)
         lost = Lost.together(held)

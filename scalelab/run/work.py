@@ -53,6 +53,11 @@ class Step:
     records: list[HeldRecord | None] = field(default_factory=list)
 
     @property
+    def held(self) -> bool:
+        """True if completions or their records lie elsewhere, so that ranks have to fetch them first."""
+        return bool(self.sequences.keys or self.records)
+
+    @property
     def kept(self) -> bool:
         """True if the step's completions are to be kept, with the trainer's log-probabilities."""
         return bool(self.rollouts)

@@ -263,7 +263,7 @@ def test_a_step_goes_on_without_what_is_lost_and_says_so_and_one_that_lost_all_i
 
     def step(group: list[AnyRollout]) -> Any:
         planned, _ = plan_step([group], recipe(len(group)), 1)
-        return SimpleNamespace(sequences=planned, records=[], loss=None, kept=False)
+        return SimpleNamespace(sequences=planned, records=[], loss=None, kept=False, held=True)
 
     refs, lost = asyncio.run(trainer._begin_step(step(graded([*here, *gone]))))
     assert lost == Lost(frozenset({1}))

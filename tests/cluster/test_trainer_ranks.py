@@ -147,7 +147,7 @@ def test_a_store_without_room_is_waited_for_until_a_deadline_that_names_it(monke
     lab, full = Lab(monkeypatch, {}, restarts=0), threading.Event()
     monkeypatch.setattr(room.ray, "put", lambda sequences: full.wait(30))
     object.__setattr__(lab.trainer._run.cluster, "stall_seconds", 0.1)
-    step: Any = SimpleNamespace(sequences="sequences", loss="loss", kept="kept", records=[])
+    step: Any = SimpleNamespace(sequences="sequences", loss="loss", kept="kept", records=[], held=False)
     with pytest.raises(LabError, match="waited 0 s for room for a step in Ray's object store: raise the deadline"):
         asyncio.run(lab.trainer.step(step))
     full.set()
@@ -171,7 +171,7 @@ def test_the_event_loop_goes_on_while_a_step_is_put_into_rays_store(monkeypatch:
         return f"where {sequences} are"
 
     async def both() -> Any:
-        step: Any = SimpleNamespace(sequences="sequences", loss="loss", kept="kept", records=[])
+        step: Any = SimpleNamespace(sequences="sequences", loss="loss", kept="kept", records=[], held=False)
         taken = asyncio.ensure_future(lab.trainer.step(step))
         await asyncio.sleep(0.01)
         assert not asked

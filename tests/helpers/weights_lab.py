@@ -101,7 +101,7 @@ class Lab:
 
     def step(self, number: int) -> None:
         async def go() -> Any:
-            step: Any = SimpleNamespace(sequences=batch(number), loss=weighted, kept=False, records=[])
+            step: Any = SimpleNamespace(sequences=batch(number), loss=weighted, kept=False, records=[], held=False)
             return await self.trainer.step(step)
 
         asyncio.run(go())
