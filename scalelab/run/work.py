@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -206,30 +206,46 @@ class RolloutWork(Sampling):
 
 def rollout(prompt: Prompt, ids: np.ndarray, completion: AnyCompletion, verdict: Verdict) -> AnyRollout:
     """A graded completion."""
-    known: dict[str, Any] = {
-        "prompt_id": prompt.id,
-        "task": prompt.task,
-        "prompt_ids": ids,
-        "spans": completion.spans,
-        "reward": verdict.reward,
-        "outcome": verdict.outcome,
-        "truncated": completion.truncated,
-        "interrupted": completion.interrupted,
-        "routed_TLK": completion.routed_TLK,
-        "prompt": prompt.text,
-        "detail": verdict.detail,
-        "gold": shown_gold(prompt.gold),
-        "parts": dict(verdict.parts),
-    }
+    gold, parts = shown_gold(prompt.gold), dict(verdict.parts)
     if isinstance(completion, HeldCompletion):
-        held = {name: getattr(completion, name) for name in ("tokens", "sampled", "finite", "content")}
-        return HeldRollout(**known, **held, answer=verdict.answer if isinstance(verdict, AnsweredVerdict) else None)
+        return HeldRollout(
+            prompt_id=prompt.id,
+            task=prompt.task,
+            prompt_ids=ids,
+            tokens=completion.tokens,
+            sampled=completion.sampled,
+            finite=completion.finite,
+            content=completion.content,
+            spans=completion.spans,
+            reward=verdict.reward,
+            outcome=verdict.outcome,
+            truncated=completion.truncated,
+            interrupted=completion.interrupted,
+            routed_TLK=completion.routed_TLK,
+            prompt=prompt.text,
+            detail=verdict.detail,
+            gold=gold,
+            parts=parts,
+            answer=verdict.answer if isinstance(verdict, AnsweredVerdict) else None,
+        )
     return Rollout(
-        **known,
+        prompt_id=prompt.id,
+        task=prompt.task,
+        prompt_ids=ids,
         completion_ids=completion.token_ids,
         logprobs_T=completion.logprobs_T,
         forced_T=completion.forced_T,
+        spans=completion.spans,
+        reward=verdict.reward,
+        outcome=verdict.outcome,
+        truncated=completion.truncated,
+        interrupted=completion.interrupted,
+        routed_TLK=completion.routed_TLK,
+        prompt=prompt.text,
         text=completion.text,
+        detail=verdict.detail,
+        gold=gold,
+        parts=parts,
     )
 
 
