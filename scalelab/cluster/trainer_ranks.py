@@ -208,7 +208,7 @@ class ClusterTrainer:
         """
         refs, lost = await self._begin_step(step)
         result: StepResult = await self._first(refs, "an optimiser step")
-        if result.logprobs is not None and lost.contents:
+        if lost.contents and result.logprobs is not None:
             found = iter(result.logprobs)
             none = np.empty(0, np.float32)
             places = range(len(step.sequences))
