@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scalelab.cluster.faults import Faults
 from scalelab.errors import LabError
 from scalelab.rollout.evaluation import Graded, evaluate
 from scalelab.rollout.types import LostVerdict, Request
@@ -16,6 +17,7 @@ from scalelab.run.evaluations import generate_and_grade
 from scalelab.run.grading import AGAIN
 from scalelab.run.loop import LOST_STEPS
 from scalelab.run.ports import StepLostError
+from scalelab.run.settings import Cluster
 from scalelab.schedule.schedule import PipelineRL
 from scalelab.session.drive import unwrapped
 from tasks.types import Prompt, Verdict, verdict
@@ -118,3 +120,17 @@ def test_a_run_whose_steps_are_lost_again_and_again_ends(tmp_path: Path) -> None
     with pytest.raises(BaseExceptionGroup) as found:
         world.run()
     assert isinstance(unwrapped(found.value), StepLostError)
+
+
+def test_a_run_says_and_records_what_its_steps_lost() -> None:
+    events: list[dict[str, Any]] = []
+    lines: list[str] = []
+    faults = Faults(Cluster(), events.append, lines.append)
+    faults.lost_completions(3, 8)
+    faults.lost_completions(8, 8)
+    assert lines == [
+        "3 of the 8 completions of a step did not arrive: their node is gone, or too slow; the step goes on without "
+        "them",
+        "8 of the 8 completions of a step did not arrive: their node is gone, or too slow; they are generated again",
+    ]
+    assert [(one["event"], one["role"]) for one in events] == [("untrained", "trainer")] * 2
