@@ -87,7 +87,7 @@ FINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "P6": (
         "Records of experts go through the driver and into checkpoints, gigabytes a step.",
         (
-            "cluster/test_shards.py::test_what_the_driver_holds_of_a_record_is_small",
+            "cluster/test_shards.py::test_what_the_driver_holds_of_a_completion_and_its_record_is_small",
             "cluster/test_shards.py::test_a_checkpoint_leaves_out_records_that_lie_elsewhere_and_keeps_the_others",
         ),
     ),

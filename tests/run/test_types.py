@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 LOOP = "scalelab/run/loop.py"
 SWAPS = (
-    ("self.graders.grade(prompt, completions)", "self.graders.grade(completions, prompt)"),
+    ("partial(self.graders.grade, prompt)", "partial(self.graders.grade, requests)"),
     ("self.work.rollouts(prompt, completions, verdicts)", "self.work.rollouts(verdicts, prompt, completions)"),
     (
         "self.work.step(self.books.take(names), self.books.version)",

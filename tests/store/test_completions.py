@@ -197,7 +197,7 @@ def test_a_step_that_is_kept_waits_briefly_for_contents(tmp_path: Path, monkeypa
         waited.append(seconds)
         return rollouts
 
-    monkeypatch.setattr(completions, "whole", whole)
+    monkeypatch.setattr(completions, "with_contents", whole)
     folder: Any = SimpleNamespace(path=tmp_path, settle=lambda *_: None)
     (tmp_path / ROLLOUTS).mkdir()
     RunFolder.keep_trained(folder, 1, [PLAIN], [np.zeros(5, np.float32)])
