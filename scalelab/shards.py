@@ -162,14 +162,15 @@ def _shards(refs: Iterable[Any], seconds: float) -> dict[Any, Any]:
     return shards
 
 
-def fetched_records(keys: Sequence[HeldRecord | None]) -> dict[int, np.ndarray]:
+def fetched_records(keys: Sequence[HeldRecord | None], seconds: float = FETCH_SECONDS) -> dict[int, np.ndarray]:
     """Fetch records of experts, by their places among the keys; without those that are lost.
 
     Args:
         keys: None for a completion that needs none.
+        seconds: longest time that it may take.
     """
     places = {place: key for place, key in enumerate(keys) if isinstance(key, StoredRecord)}
-    shards = _shards((key.ref for key in places.values()), FETCH_SECONDS) if places else {}
+    shards = _shards((key.ref for key in places.values()), seconds) if places else {}
     return {place: shards[key.ref][key.index] for place, key in places.items() if key.ref in shards}
 
 

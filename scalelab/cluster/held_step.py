@@ -43,16 +43,17 @@ class HeldStep:
         self._keys: Sequence[HeldRecord | None] = ()
         self._records: dict[int, np.ndarray] = {}
 
-    def fetch(self, planned: Planned, keys: Sequence[HeldRecord | None] = ()) -> Lost:
+    def fetch(self, planned: Planned, keys: Sequence[HeldRecord | None], seconds: float) -> Lost:
         """Fetch what lies in shards.
 
         Args:
             planned: the step's completions.
             keys: of their records of experts, one for each or None; empty if they have none.
+            seconds: longest time for contents, and again for records; what has not come by then counts as lost.
         """
         self._planned, self._keys = planned, keys
         wanted = planned.keys if isinstance(planned, PlannedSequences) else []
-        self._contents, self._records = fetched(wanted), fetched_records(keys)
+        self._contents, self._records = fetched(wanted, seconds), fetched_records(keys, seconds)
         contents = frozenset(n for n, key in enumerate(wanted) if key is not None and n not in self._contents)
         records = frozenset(n for n, key in enumerate(keys) if key is not None and n not in self._records)
         return Lost(contents, records)

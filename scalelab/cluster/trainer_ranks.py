@@ -34,6 +34,7 @@ from scalelab.run.coroutines import in_own_thread
 from scalelab.run.ports import StepLostError, TrainerLostError
 from scalelab.run.settings import Cluster
 from scalelab.run.work import Step
+from scalelab.shards import FETCH_SECONDS
 from scalelab.transfer.listener import Listener
 from scalelab.transfer.sizes import PARCEL
 from scalelab.waiting import LateError, LostError, answer
@@ -92,10 +93,16 @@ class TrainerRank(Beating):
         with self.at(method.replace("_", " ")):
             return getattr(self._trainer, method)(*args)
 
-    def hold(self, sequences: Planned, records: Sequence[HeldRecord | None] = ()) -> Lost:
-        """Fetch contents and records of experts of the step to come; returns the places of those that are lost."""
+    def hold(self, seconds: float, sequences: Planned, records: Sequence[HeldRecord | None] = ()) -> Lost:
+        """Fetch contents and records of experts of the step to come; returns the places of those that are lost.
+
+        Args:
+            seconds: longest time for each of the two.
+            sequences: the step's completions.
+            records: keys of their records, or none.
+        """
         with self.at("fetching completions"):
-            return self._held.fetch(sequences, records)
+            return self._held.fetch(sequences, records, seconds)
 
     def held_step(self, lost: Lost, *args: Any) -> StepResult:
         """Take an optimiser step on what it holds, but for what some rank lacks."""
@@ -227,7 +234,8 @@ class ClusterTrainer:
         refs = await answer(putting, seconds, "room for a step in Ray's object store")
         if not step.held:
             return self.calls("train_step", *refs, step.loss, None, step.kept), Lost()
-        held = await self._all([rank.hold.remote(*refs) for rank in self._ranks], "the step's completions", seconds)
+        most = min(FETCH_SECONDS, seconds / 3)  # a rank that waits has to answer before it counts as lost
+        held = await self._all([one.hold.remote(most, *refs) for one in self._ranks], "the step's completions", seconds)
         lost = Lost.together(held)
         if lost.contents:
             self.on_lost_completions(len(lost.contents), len(step.sequences))

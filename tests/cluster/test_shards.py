@@ -80,8 +80,8 @@ class Rank:
     def __init__(self) -> None:
         self._held = HeldStep()
 
-    def hold(self, planned: Any, records: Any = ()) -> Lost:
-        return self._held.fetch(planned, records)
+    def hold(self, seconds: float, planned: Any, records: Any = ()) -> Lost:
+        return self._held.fetch(planned, records, seconds)
 
     def take(self, lost: Lost) -> list[TrainingSequence]:
         return self._held.take(lost)
@@ -211,7 +211,7 @@ def test_a_step_of_held_completions_is_the_step_of_whole_ones() -> None:
     actor: Any = Rank
     rank = actor.remote()
     records = [one.routed_TLK if isinstance(one, HeldRollout) else None for group in mixed for one in group]
-    assert ray.get(rank.hold.remote(ray.put(planned), records), timeout=60) == Lost()
+    assert ray.get(rank.hold.remote(60.0, ray.put(planned), records), timeout=60) == Lost()
     sequences = ray.get(rank.take.remote(Lost()), timeout=60)
     assert len(sequences) == 8
     for n, (one, other) in enumerate(zip(sequences, expected.built(), strict=True)):
@@ -230,7 +230,7 @@ def test_ranks_train_on_the_same_completions_when_some_are_lost_with_a_node(node
     records = [one.routed_TLK for group in mixed for one in group]
     actor: Any = Rank
     ranks = [actor.remote() for _ in range(2)]
-    lost = ray.get([rank.hold.remote(ray.put(planned), records) for rank in ranks], timeout=150)
+    lost = ray.get([rank.hold.remote(60.0, ray.put(planned), records) for rank in ranks], timeout=150)
     gone = Lost(frozenset({2, 3}), frozenset({2, 3}))
     assert lost == [gone, gone]
     other = Lost(frozenset(), frozenset({1}))  # as if another rank lacked the second one's record
@@ -241,11 +241,11 @@ def test_ranks_train_on_the_same_completions_when_some_are_lost_with_a_node(node
         assert (found[1].routed_TLK == -1).all()
 
 
-def trainer_of(ranks: int, told: list[Any]) -> ClusterTrainer:
+def trainer_of(ranks: int, told: list[Any], *settings: str) -> ClusterTrainer:
     """The driver's half of a trainer, over ranks that fetch and do not train."""
     actor: Any = Rank
     trainer = ClusterTrainer.__new__(ClusterTrainer)
-    trainer._run = resolve("quickstart").run
+    trainer._run = resolve("quickstart", settings).run
     trainer._ranks = [actor.remote() for _ in range(ranks)]
     trainer.on_lost_completions = lambda *counts: told.append(counts)
     trainer.on_lost_records = lambda *counts: told.append(counts)
@@ -271,6 +271,27 @@ def test_a_step_goes_on_without_what_is_lost_and_says_so_and_one_that_lost_all_i
     assert told == [(1, 2)]
     with pytest.raises(StepLostError, match="no completion of a step arrived"):
         asyncio.run(trainer._begin_step(step(graded([*gone, *gone]))))
+
+
+def test_ranks_that_wait_for_late_contents_and_records_answer_before_they_count_as_lost() -> None:
+    import asyncio
+
+    @ray.remote(num_cpus=0)
+    def late() -> Any:
+        time.sleep(60)
+
+    told: list[Any] = []
+    trainer = trainer_of(1, told, "Cluster.stall_seconds=6.0")
+    ref = late.remote()
+    [here, other] = graded(collected([completion(0), completion(1, replay=True)]))
+    assert isinstance(other, HeldRollout)
+    planned, _ = plan_step([[here, replace(other, content=shards.StoredContent(0, ref))]], recipe(2), 1)
+    records = [None, shards.StoredRecord((TOKENS + 3, 2, 2), 0, ref)]
+    step: Any = SimpleNamespace(sequences=planned, records=records, loss=None, kept=False, held=True)
+    _, lost = asyncio.run(trainer._begin_step(step))
+    assert lost == Lost(frozenset({1}), frozenset({1}))
+    assert told == [(1, 2), (1, 2)]
+    ray.cancel(ref, force=True)
 
 
 # Graders, files and checkpoints.
@@ -397,7 +418,7 @@ def test_records_outlive_their_engine_and_those_of_evaluations_are_let_go() -> N
 def test_the_router_chooses_for_completions_without_a_record_beside_others_that_have_one() -> None:
     """Completions of before and after a resume: all sequences of a step say which experts to replay, or none does."""
     held, sequences = HeldStep(), [TrainingSequence(np.arange(TOKENS + 3, dtype=np.int32)) for _ in range(2)]
-    assert held.fetch(sequences, [*stored([record(2)]), None]) == Lost()
+    assert held.fetch(sequences, [*stored([record(2)]), None], 60.0) == Lost()
     with_record, without = held.take(Lost())
     np.testing.assert_array_equal(with_record.routed_TLK, record(2))
     assert without.routed_TLK is not None
