@@ -43,13 +43,17 @@ from scalelab.virtual.simulation_settings import build, override
 # Periods of the schedule that a run of the search lasts.
 SEARCH_PERIODS = 6
 
+# Length of the simulated run where it is not asked: a miniature's steps take less than a second, and are soon enough.
+HOURS, STEPS = 24.0, 2000
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_experiment(parser)
     parser.add_argument("--gpus", type=int, metavar="N", help="devices in all (default: the experiment's)")
     parser.add_argument("--trainers", type=int, metavar="N", help="devices of the trainer (default: its share)")
-    parser.add_argument("--hours", type=float, default=24.0, help="length of the simulated run (default: 24)")
+    length = f"length of the simulated run (default: {HOURS:g}, or {STEPS:,} steps if that is less)"
+    parser.add_argument("--hours", type=float, help=length)
     where = "default: Cluster.hardware, or cpu where Cluster.device is"
     parser.add_argument("--hardware", choices=DEVICES, help=where)
     parser.add_argument(
@@ -76,12 +80,13 @@ def run(args: argparse.Namespace) -> int:
     speeds = None if args.like is None else measured_of(args.like)
     setting = _setting(args, resolved.run, None if speeds is None else speeds.assumed)
     shape = _split(args, resolved.run, setting)
-    found = {"split": simulate(setting, shape.generators, shape.trainers, hours=args.hours)}
+    length: dict[str, Any] = {"hours": args.hours} if args.hours else {"hours": HOURS, "steps": STEPS}
+    found = {"split": simulate(setting, shape.generators, shape.trainers, **length)}
     budget, each = resolved.run.budget, found["split"].device_hours_per_step
     steps = budget.steps_within(each)
     if not args.no_search:
         search = SEARCH_PERIODS * setting.period + 4
-        found["best"] = best_split(setting, found["split"], search, hours=args.hours)
+        found["best"] = best_split(setting, found["split"], search, **length)
     unfit = {name: _problems(args, resolved.run, setting, one) for name, one in found.items()}
     if args.json:
         figures = {
@@ -94,7 +99,8 @@ def run(args: argparse.Namespace) -> int:
         return 1 if unfit["split"] else 0
     if speeds is not None:
         print(plain_line(speeds.line(str(args.like))))
-    print(f"{resolved.name}: {setting.schedule}, {args.hours:g} h; lengths {setting.lengths.describe()}\n")
+    lasts = f"{length['hours']:g} h" + (f", at most {STEPS:,} steps" if "steps" in length else "")
+    print(f"{resolved.name}: {setting.schedule}, {lasts}; lengths {setting.lengths.describe()}\n")
     verifiers = ("verifiers", *(f"{resolved.run.cluster.verifiers}" for _ in found))
     print_table([*_rows(setting, found), verifiers], ("", *found))
     print(f"\nrates: {', '.join(f'{name}={value:.3g}' for name, value in _json(setting)['rates'].items())}")

@@ -183,6 +183,26 @@ def test_hours_without_a_whole_period_of_evaluations_say_so(capsys: pytest.Captu
     assert "do not begin and end" not in capsys.readouterr().out
 
 
+def test_a_miniature_ends_after_so_many_steps_and_takes_the_hours_that_are_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """24 hours of it are 60,000 steps."""
+
+    def told(*more: str) -> tuple[str, int]:
+        command = ["simulate", "quickstart", "--no-search", "--no-evaluations", *more]
+        main([*command])
+        head = capsys.readouterr().out.splitlines()[0]
+        main([*command, "--json"])
+        return head, json.loads(capsys.readouterr().out)["split"]["steps"]
+
+    head, steps = told()
+    assert "24 h, at most 2,000 steps; " in head
+    assert 1000 <= steps <= 2000
+    head, asked = told("--hours", "0.1")
+    assert ", 0.1 h; " in head
+    assert asked < steps
+
+
 def test_hours_in_which_the_pipeline_only_fills_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     """Figures of a run's first five steps stood beside a plan's of many, and were three times as long."""
     asked = ["simulate", "h100/scalerl_8b", "--no-search", "--no-evaluations", "--hours"]
