@@ -1,13 +1,13 @@
 """Processor time of the driver, which is one process however many engines there are.
 
-Both figures are a line through `tools/bench/driver.py books --engines 64 1000 2000` on a Xeon: 0.07, 0.25 and 0.52 core
-with 24, 421 and 772 completions a second; by the line 0.07, 0.31 and 0.52.
+Both figures are a line over `tools/bench/driver.py books --engines 64 1000 2000` on an AMD EPYC of 2022 (Zen 4): 0.05,
+0.16 and 0.34 core with 24, 419 and 688 completions a second; by the line 0.05, 0.23 and 0.35.
 """
 
 from __future__ import annotations
 
-FIXED_CORES = 0.06
-COMPLETION_SECONDS = 6.0e-4
+FIXED_CORES = 0.04
+COMPLETION_SECONDS = 4.5e-4
 """Ray's calls, books, grading and its part of a step, for a completion of 5,900 tokens."""
 BUSY = 0.7
 """Cores from which the driver holds answers back: what comes in bursts waits behind it."""
