@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from moe.checkpoint.folder import read_manifest
 from scalelab.commands.arguments import add_json
 from scalelab.commands.conversion import on_host, tell
 
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Export a checkpoint and print a summary."""
+    read_manifest(args.checkpoint)  # refuses a wrong path before torch is imported
     with on_host():
         from moe.weights.convert import export_checkpoint
 
