@@ -170,6 +170,17 @@ def test_list_imports_nothing_heavy_and_prints_one_object() -> None:
     assert child.stderr.strip() == "[]"
 
 
+def test_a_wrong_checkpoint_to_export_is_refused_before_torch_is_imported() -> None:
+    code = (
+        "import sys; from scalelab.cli import main; code = main(['export', 'nowhere', 'there']);"
+        "print('torch' in sys.modules); sys.exit(code)"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
+    assert child.returncode == 1
+    assert "no readable checkpoint at nowhere" in child.stderr
+    assert child.stdout.strip() == "False"
+
+
 def test_python_m_works_and_a_closed_pipe_is_no_traceback() -> None:
     command = f"{shlex.quote(sys.executable)} -m scalelab show quickstart | head -1"
     child = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=900)
