@@ -97,6 +97,9 @@ class _EngineRehearsal:
             "a step of the engine: vLLM's kernels run on a GPU only",
             "what vLLM takes for activations and CUDA graphs: the plan reserves for it",
         ]
+        if self.gpu:
+            chosen = "what vLLM's platform for CUDA chooses: its worker, and the kernels of attention and experts"
+            self.result.not_rehearsed.append(chosen)
         plain = vllm_ranks.init_model_parallel_group
 
         def quiet(*args: object, **kwargs: object) -> object:
