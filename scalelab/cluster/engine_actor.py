@@ -32,7 +32,7 @@ class EngineActor(Beating):
     """One vLLM engine; the methods are those of `scalelab.rollout.generator.Generator`.
 
     Args:
-        linger: seconds for which finished completions wait for others.
+        linger: seconds for which finished completions wait for others, where all of its places are taken.
         shard_bytes: see `Cluster.shard_bytes`.
     """
 
@@ -57,7 +57,7 @@ class EngineActor(Beating):
         self._measured = (0.0, 0.0)
         self._speed: float | None = None
         self._shard_bytes = shard_bytes
-        self._waits = max(LEAST_POLL, 4 * linger), max(LEAST_LINGER, linger)
+        self._linger, self._places = linger, config.max_sequences
 
     def up(self) -> str:
         """The node that the engine is on, once it is up."""
@@ -84,7 +84,9 @@ class EngineActor(Beating):
 
         if requests:
             self._generator.submit(requests)
-        completions = self._generator.collect(MOST, *self._waits)
+        linger = self._linger * min(1.0, self._generator.unfinished / self._places)
+        poll = max(LEAST_POLL, 4 * self._linger)
+        completions = self._generator.collect(MOST, poll, max(LEAST_LINGER, linger))
         stats, now = self._generator.stats(), time.monotonic()
         if stats["steps"] != self._moved[0] or not self._generator.unfinished:
             self._moved = (stats["steps"], now)

@@ -39,10 +39,11 @@ RETRY_SECONDS = 1.0
 """Seconds between two attempts to fetch weights that were unavailable."""
 
 LINGER_EACH, LONGEST_LINGER = 1 / 60, 16.0
-"""Seconds for which an engine's completions, and requests for it, wait for others, for each engine of the run.
+"""Seconds for which a full engine's completions, and requests for it, wait for others, for each engine of the run.
 
 A call of Ray's takes the driver a millisecond, however much it carries, and 1,000 engines finish 376 completions a
-second. A request that waits leaves no place empty: an engine holds half as many again as it has places (`capacity`).
+second. A request that waits leaves no place of a full engine empty: it holds half as many again as it has places
+(`capacity`). One that is not full finishes fewer completions, for which others wait a shorter time, as it is filled.
 """
 
 
@@ -310,10 +311,11 @@ class ClusterEngines:
         """Send an engine the requests that it was dealt, many in one call."""
         while True:
             await place.to_send.wait()
-            await asyncio.sleep(self._linger)
+            places = self._run.generator.max_sequences
+            await asyncio.sleep(self._linger * min(1.0, self._assigned.holds(place.index) / places))
             place.to_send.clear()
             sent = self._assigned.holds(place.index) - len(place.dealt)
-            if not place.dealt or sent >= self._run.generator.max_sequences:  # they would wait: `_collect` takes them
+            if not place.dealt or sent >= places:  # they would wait: `_collect` takes them
                 continue
             requests, place.dealt = place.dealt, []
             told = place.actor.submit.remote(requests)

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.commands.output import print_json
     from scalelab.experiment import resolve
     from scalelab.hardware import Hardware, device
-    from scalelab.plan.check import check, usual
+    from scalelab.plan.check import check, check_evaluation, usual
     from scalelab.rehearse.environment import how_to_set_up, interpreters, simulated_cuda
     from scalelab.rehearse.planned import micro_batches
     from scalelab.rehearse.processes import rehearse_all
@@ -73,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
     # a core's memory in the table is a rule of thumb: runs that are made for cores may need more
     if hardware.gpu or experiment.cluster.device == "gpu":
         check(experiment, Hardware(hardware, experiment.devices)).demand()
+    if hardware.gpu:
+        check_evaluation(experiment, hardware)
     roles = [role for role in all_roles(experiment, hardware) if not args.only or role.kind in args.only]
     setting = RehearsalSettings(experiment, hardware, micro_batches(experiment), args.imbalance)
 

@@ -28,7 +28,7 @@ from scalelab.experiment import resolve
 from scalelab.experiment.resolved import Resolved
 from scalelab.hardware import DEVICES, device
 from scalelab.numbers import counted, quantity
-from scalelab.plan.check import usual
+from scalelab.plan.check import evaluation_problem, usual
 from scalelab.plan.driver import driver_warning
 from scalelab.plan.lengths import Recorded, fitting_prompt, lengths_of
 from scalelab.plan.placement import placement, resize, verifiers_on
@@ -123,7 +123,9 @@ def _problems(args: argparse.Namespace, run: Run, setting: SimulationSettings, f
         return []
     roles = figures.trainers * setting.devices_per_trainer, figures.generators
     place = replace(placement(run), trainers=roles[0], engines=roles[1])
-    return list(plan_of(run, place, hardware, Assumptions()).problems)
+    plan = plan_of(run, place, hardware, Assumptions())
+    beyond = None if args.no_evaluations else evaluation_problem(run, plan)
+    return [*plan.problems, *filter(None, [beyond])]
 
 
 def _on_devices(resolved: Resolved, devices: int | None) -> Resolved:

@@ -1,4 +1,4 @@
-"""One device of an engine at full size: vLLM's configuration as on a GPU, its own model, and its own loading.
+"""One device of an engine at full size: vLLM's configuration, its own model, and its own loading.
 
 Tensors are on torch's "meta" device: they have shapes and types only. vLLM's CPU build makes the model; what differs on
 a GPU are kernels, which a rehearsal does not run.
@@ -86,7 +86,7 @@ class _EngineRehearsal:
         self.model: torch.nn.Module | None = None
         self.vllm: VllmConfig | None = None
         self.there: VllmConfig | None = None
-        """The configuration on a GPU; None on a CPU."""
+        """The compiled configuration; None on a CPU."""
 
     def run(self) -> None:
         """Run all phases, up to the first that fails."""
@@ -97,6 +97,9 @@ class _EngineRehearsal:
             "a step of the engine: vLLM's kernels run on a GPU only",
             "what vLLM takes for activations and CUDA graphs: the plan reserves for it",
         ]
+        if self.gpu:
+            chosen = "what vLLM's platform for CUDA chooses: its worker, and the kernels of attention and experts"
+            self.result.not_rehearsed.append(chosen)
         plain = vllm_ranks.init_model_parallel_group
 
         def quiet(*args: object, **kwargs: object) -> object:
@@ -144,7 +147,10 @@ class _EngineRehearsal:
         return engine_config(self.folder, self.hf, self.config, Phrases(), 0, eager)
 
     def _configure(self) -> None:
-        """vLLM's configuration as on a GPU: compiled, with the model runner that it takes where Triton is installed."""
+        """vLLM's configuration, for a GPU once more: compiled, with the model runner that it takes where Triton is.
+
+        Both are its CPU platform's: the worker, the mode of CUDA graphs and the scheduler are not a GPU's.
+        """
         os.environ["VLLM_MLA_DISABLE"] = "0" if self.gpu else "1"  # as an engine there has it
         self.vllm = self._engine_config(eager=True)
         if not self.gpu:

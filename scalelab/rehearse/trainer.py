@@ -119,6 +119,8 @@ class _TrainerRehearsal:
         if "num_moe_experts" in fields and self.setting.imbalance == 1:
             left.append("uneven routing: every expert gets its even share; try --imbalance")
         left.append("numbers, kernels' own workspaces, fragmentation, checkpoints")
+        if self.run_config.sft.public is not None:
+            left.append("a step of the fine-tuning, which comes first")
 
     def _phase(self, name: str, do: Callable[[], None]) -> bool:
         started = time.perf_counter()

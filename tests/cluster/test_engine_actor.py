@@ -25,12 +25,13 @@ class ScriptedGenerator:
         self.steps, self.unfinished = 0.0, 1
         self.done: list[Completion] = []
         self.begun: list[str] = []
+        self.waits = (0.0, 0.0)
 
     def submit(self, requests: Sequence[Request]) -> None:
         self.begun += [one.id for one in requests]
 
     def collect(self, max_items: int, timeout: float, linger: float) -> list[Completion]:
-        done, self.done = self.done, []
+        done, self.done, self.waits = self.done, [], (timeout, linger)
         return done
 
     def stats(self) -> dict[str, float]:
@@ -64,6 +65,16 @@ def test_an_engine_begins_the_requests_that_come_with_a_call_for_completions(act
     actor.collect([Request("one", (1,), 4)])
     actor.collect()
     assert engine.begun == ["one"]
+
+
+@pytest.mark.parametrize(("unfinished", "seconds"), [(0, 0.05), (1, 2.0), (4, 8.0), (9, 8.0)])
+def test_completions_of_an_engine_wait_for_others_the_longer_the_fuller_it_is(
+    unfinished: int, seconds: float, actor: EngineActor
+) -> None:
+    engine: Any = actor._generator
+    actor._linger, actor._places, engine.unfinished = 8.0, 4, unfinished
+    actor.collect()
+    assert engine.waits == (32.0, seconds)
 
 
 def test_an_engine_stands_still_only_with_work_and_without_steps(actor: EngineActor) -> None:

@@ -73,6 +73,9 @@ def test_an_evaluation_beyond_the_budget_is_refused_in_one_line(capsys: pytest.C
     captured = capsys.readouterr()
     assert re.search(refusal, captured.err)
     assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert main(["simulate", LEAST, "--hours", "5", "--no-search", *few]) == 1
+    assert re.search(f"split does not run: {refusal}", capsys.readouterr().out)
+    assert main(["simulate", LEAST, "--hours", "5", "--no-search", "--no-evaluations", *few]) == 0
 
 
 def test_evaluations_that_cannot_keep_up_are_named(capsys: pytest.CaptureFixture[str]) -> None:
