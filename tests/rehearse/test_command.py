@@ -58,7 +58,7 @@ def test_a_miniature_is_rehearsed_for_the_cpu_where_temporary_files_alone_can_be
         (["scalerl_8b", "--deadline", "inf"], "--deadline inf must be a positive number"),
         (["scalerl_8b", "--jobs", "-1"], "--jobs -1 must be a positive number"),
         (["scalerl_8b", "--set", "Layout.tensor=3"], "Layout"),
-        (["h100/scalerl_17bx16_least", "--set", "Budget.hours=100"], "an evaluation of 16,480 completions takes"),
+        (["h100/scalerl_17bx16_least", "--set", "Budget.hours=50"], "an evaluation of 4,120 completions takes"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
