@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "fit both.csv --until 500 --r0 0.2 --level 0.9 --sigmoid-only --no-prior --wide",
         "fit both.csv --mean math=2,code --wide",
         "fit recorded/scalerl recorded/too_fast --wide",
+        "fit both.csv recorded/scalerl/seed_0",
     ),
     "forecast": (
         "forecast both.csv --at 2000 4000 --target 0.6 0.95 --wide",
