@@ -130,6 +130,7 @@ def test_engines_take_the_weights_of_sigmoid_routers_and_hold_latent_attention_s
 
 CHOOSES = """
 import os
+import socket
 import sys
 from dataclasses import replace
 
@@ -150,14 +151,20 @@ from scalelab.rehearse.setting import RehearsalSettings
 from tests.helpers.rehearsals import MODELS, run_of
 
 def state():
-    kernels = (triton.Config, flashinfer.has_flashinfer, type(torch.ops._C).__getattr__)
-    members = (type(current_platform), vllm_config.HAS_TRITON, torch.cuda.Stream, torch.cuda.Event, *kernels)
+    kernels = (triton.Config, type(torch.ops._C).__getattr__, torch.cuda.Stream, torch.cuda.Event)
+    asked = (flashinfer.has_flashinfer, flashinfer.has_nvidia_artifactory)
+    members = (type(current_platform), vllm_config.HAS_TRITON, *kernels, *asked)
     return members, dict(sys.modules)
 
 def rehearsed(run, hardware):
     role = engine_roles(run.generator.tensor_parallel, run.cluster.generators)[-1]
     return rehearse(RehearsalSettings(run, device(hardware)), role).problems
 
+def asked_elsewhere(host, *arguments, **others):
+    print("asked:", host, flush=True)
+    raise OSError("no network")
+
+socket.getaddrinfo = asked_elsewhere
 in_fork, every = gpu_platform.in_fork, []
 def told(work):
     every.append(in_fork(work))
@@ -233,6 +240,7 @@ def test_vllm_configures_an_engine_for_a_gpu_as_on_one(choices: dict[str, list[A
     kernels = (f"{chunked}FlashInferBackend", "FlashInferBackend", "TrtLlmBf16ExpertsMonolithic")
     assert blackwell == {**mixture, "kernels": kernels}
     assert choices["problems"] == ["[]"] * 3
+    assert "asked" not in choices, "a rehearsal asks no server"
 
 
 @pytest.mark.slow
