@@ -17,13 +17,11 @@ from typing import Any
 from scalelab.rollout.engine import engine_config  # isort: skip  (sets vLLM's environment first)
 
 import torch
-import vllm.config.vllm as vllm_config
 import vllm.distributed.parallel_state as vllm_ranks
 from torch import Tensor
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.device_allocator.alloc_conf import EXPANDABLE_SEGMENTS, alloc_conf_from_env, conf_flag_enabled
 from vllm.distributed.device_communicators import custom_all_reduce
-from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_processors_params_validator
@@ -31,7 +29,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_proce
 from moe.model.size import kv_bytes_per_token
 from moe.weights.links import shapes
 from scalelab.plan.memory import message_memory
-from scalelab.rehearse import planned
+from scalelab.rehearse import gpu_platform, planned
 from scalelab.rehearse.collectives import Exchange
 from scalelab.rehearse.explain import explain
 from scalelab.rehearse.ranks import all_replaced, other_ranks
@@ -63,13 +61,6 @@ class AnswersOfDriver:
         """Take the others' buffers."""
 
 
-def hands_out_buffers(config: VllmConfig) -> bool:
-    """True if an engine's devices hand each other the buffers of their CUDA graphs, as `CudaCommunicator` decides."""
-    # a CPU's platform switches the all-reduce off in the configuration; a GPU's leaves it as the arguments have it
-    split = config.parallel_config.tensor_parallel_size > 1 and not EngineArgs.disable_custom_all_reduce
-    return split and not config.model_config.enforce_eager and not config.use_cumem_cudagraph_pool
-
-
 def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
     """Build one device of an engine and load the trainer's weights; errors are recorded, not raised."""
     result = RoleResult(role.name, "engine", role.stands_for)
@@ -82,11 +73,11 @@ class _EngineRehearsal:
     def __init__(self, setting: RehearsalSettings, role: Role, result: RoleResult, folder: Path) -> None:
         self.role, self.result, self.folder = role, result, folder
         self.hf, self.config, self.of_run = setting.run.model.to_hf(), setting.run.generator_setup, setting.run
-        self.gpu = setting.hardware.gpu
+        self.device, self.gpu = setting.hardware, setting.hardware.gpu
         self.model: torch.nn.Module | None = None
         self.vllm: VllmConfig | None = None
-        self.there: VllmConfig | None = None
-        """The compiled configuration; None on a CPU."""
+        self.there: gpu_platform.Choices | None = None
+        """What vLLM chooses on a GPU; None on a CPU."""
 
     def run(self) -> None:
         """Run all phases, up to the first that fails."""
@@ -97,9 +88,6 @@ class _EngineRehearsal:
             "a step of the engine: vLLM's kernels run on a GPU only",
             "what vLLM takes for activations and CUDA graphs: the plan reserves for it",
         ]
-        if self.gpu:
-            chosen = "what vLLM's platform for CUDA chooses: its worker, and the kernels of attention and experts"
-            self.result.not_rehearsed.append(chosen)
         plain = vllm_ranks.init_model_parallel_group
 
         def quiet(*args: object, **kwargs: object) -> object:
@@ -126,7 +114,7 @@ class _EngineRehearsal:
     def _left_out(self, name: str) -> bool:
         """True for a phase in which nothing of this run would happen; what it would have shown is said."""
         if name == "start":
-            return self.there is None or not hands_out_buffers(self.there)
+            return self.there is None or not self.there.buffers
         if name == "receive" and self.of_run.cluster.publication == "files":
             self.result.not_rehearsed.append("new weights on their way through files, which are loaded as at the start")
             return True
@@ -147,20 +135,25 @@ class _EngineRehearsal:
         return engine_config(self.folder, self.hf, self.config, Phrases(), 0, eager)
 
     def _configure(self) -> None:
-        """vLLM's configuration, for a GPU once more: compiled, with the model runner that it takes where Triton is.
-
-        Both are its CPU platform's: the worker, the mode of CUDA graphs and the scheduler are not a GPU's.
-        """
+        """vLLM's configuration and choices for a GPU, then the configuration with which its model is built here."""
         os.environ["VLLM_MLA_DISABLE"] = "0" if self.gpu else "1"  # as an engine there has it
+        if self.gpu:
+            self.there = gpu_platform.in_fork(self._on_gpu)
+            self.result.not_rehearsed.append(f"the kernels that vLLM chooses there: {', '.join(self.there.kernels)}")
         self.vllm = self._engine_config(eager=True)
-        if not self.gpu:
-            return
-        with all_replaced([(vllm_config, "HAS_TRITON", True)]):
-            there = self._engine_config(eager=False)
+
+    def _on_gpu(self) -> gpu_platform.Choices:
+        """Configure vLLM and build its model as on a GPU; leaves this process useless for a CPU."""
+        with gpu_platform.platform_of(self.device):
+            there = self._engine_config(eager=self.config.expert_bias)
             if there.use_v2_model_runner:
                 build_custom_logits_processors_params_validator(there.model_config.logits_processors)
             there.compute_hash()  # every compiled engine asks for it
-            self.there = there
+            self.vllm = self._engine_config(eager=True)
+            self._build()
+            found = gpu_platform.choices(there, self.vllm)
+        gpu_platform.hold(found, self.hf, self.config)
+        return found
 
     def _build(self) -> None:
         assert self.vllm is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 
@@ -12,14 +13,22 @@ from scalelab.experiment.values import mistakes
 
 _ROOT = Path(__file__).parents[2]
 _ROOMS = ("moe", "scalelab")
+_LONG = re.compile(r"\([^()]{100,}\)")
+"""All fields of a configuration, as vLLM names them before it says what is wrong."""
+
+
+class ToldError(Exception):
+    """An error of another process, in the words of `explain`."""
 
 
 def explain(error: BaseException) -> str:
     """Name the error, and the innermost line of the lab (the rehearsal's own aside) in its traceback."""
+    if isinstance(error, ToldError):
+        return str(error)
     places = [_place(frame) for frame in traceback.extract_tb(error.__traceback__)]
     ours = [place for place in places if place and not place.startswith("scalelab/rehearse/")]
     where = f" at {ours[-1]}" if ours else ""
-    return f"{type(error).__name__}{where}: {_message(error)[:300]}"
+    return f"{type(error).__name__}{where}: {_LONG.sub('(…)', _message(error))[:300]}"
 
 
 def _message(error: BaseException) -> str:

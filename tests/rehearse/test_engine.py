@@ -1,7 +1,9 @@
 """vLLM takes the engines' configuration as on a GPU, and its models every weight that the trainer publishes."""
 
+import ast
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -124,3 +126,143 @@ def test_an_engine_does_not_receive_what_the_trainer_does_not_send() -> None:
 def test_engines_take_the_weights_of_sigmoid_routers_and_hold_latent_attention_s_cache() -> None:
     ended = subprocess.run([sys.executable, "-c", FAMILIES], capture_output=True, text=True, timeout=280, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
+
+
+CHOOSES = """
+import os
+import socket
+import sys
+from dataclasses import replace
+
+import torch
+import vllm.config.vllm as vllm_config
+import vllm.utils.flashinfer as flashinfer
+from vllm.platforms import current_platform
+from vllm.triton_utils import triton
+
+from moe.settings import Layout
+from scalelab.experiment import resolve
+from scalelab.hardware import device
+from scalelab.rehearse import gpu_platform
+from scalelab.rehearse.engine import rehearse
+from scalelab.rehearse.explain import ToldError
+from scalelab.rehearse.roles import engine_roles
+from scalelab.rehearse.setting import RehearsalSettings
+from tests.helpers.rehearsals import MODELS, run_of
+
+def state():
+    kernels = (triton.Config, type(torch.ops._C).__getattr__, torch.cuda.Stream, torch.cuda.Event)
+    asked = (flashinfer.has_flashinfer, flashinfer.has_nvidia_artifactory)
+    members = (type(current_platform), vllm_config.HAS_TRITON, *kernels, *asked)
+    return members, dict(sys.modules)
+
+def rehearsed(run, hardware):
+    role = engine_roles(run.generator.tensor_parallel, run.cluster.generators)[-1]
+    return rehearse(RehearsalSettings(run, device(hardware)), role).problems
+
+def asked_elsewhere(host, *arguments, **others):
+    print("asked:", host, flush=True)
+    raise OSError("no network")
+
+socket.getaddrinfo = asked_elsewhere
+in_fork, every = gpu_platform.in_fork, []
+def told(work):
+    every.append(in_fork(work))
+    print("chosen:", vars(every[-1]))
+    return every[-1]
+
+gpu_platform.in_fork = told
+for name, hardware in (("h100/scalerl_8b", "h100"), ("h100/scalerl_17bx16", "h100"), ("scalerl_17bx16", "gb200")):
+    print("problems:", rehearsed(resolve(name).run, hardware))
+latent = run_of(MODELS["deepseek_v3"], Layout(), 4)
+for run in (
+    replace(latent, generator=replace(latent.generator, dtype="float32")),
+    resolve("h100/scalerl_8b", ["GeneratorConfig.block_size = 8"]).run,
+):
+    print("refused:", rehearsed(run, "h100"))
+
+run = resolve("h100/scalerl_8b").run
+for change in ({"worker": "CPUWorker"}, {"graphs": "NONE"}, {"all_reduce": False}, {"cache": ("float8_e4m3fn",)}):
+    try:
+        gpu_platform.hold(replace(every[0], **change), run.model.to_hf(), run.generator_setup)
+    except ValueError as error:
+        print("held:", error)
+
+try:
+    in_fork(lambda: os._exit(3))
+except ToldError as error:
+    print("died:", error)
+
+before = state()
+try:
+    with gpu_platform.platform_of(device("h100")):
+        import vllm.v1.worker.gpu_worker
+        same = [one is other for one, other in zip(state()[0], before[0])]
+        print("inside:", current_platform.is_cuda(), current_platform.get_device_capability().to_int(), any(same))
+        raise KeyError
+except KeyError:
+    print("after:", current_platform.is_cpu(), state() == before, "vllm.platforms.cuda" in sys.modules)
+"""
+"""Prints what vLLM chooses on GPUs, what it refuses there, and what is left of the platform."""
+
+
+@pytest.fixture(scope="module")
+def choices() -> dict[str, list[Any]]:
+    """What `CHOOSES` says, by the word before it."""
+    ended = subprocess.run([sys.executable, "-c", CHOOSES], capture_output=True, text=True, timeout=280, check=False)
+    said: dict[str, list[Any]] = {}
+    for word, _, rest in (line.partition(": ") for line in ended.stdout.splitlines()):
+        said.setdefault(word, []).append(rest)
+    assert "after" in said, ended.stderr[-2000:]
+    return said
+
+
+@pytest.mark.slow
+def test_vllm_configures_an_engine_for_a_gpu_as_on_one(choices: dict[str, list[Any]]) -> None:
+    dense, mixture, blackwell = map(ast.literal_eval, choices["chosen"])
+    assert dense == {
+        "worker": "vllm.v1.worker.gpu_worker.Worker",
+        "runner": "vllm.v1.worker.gpu.model_runner.GPUModelRunner",
+        "scheduler": "vllm.v1.core.sched.scheduler.Scheduler",
+        "graphs": "FULL_AND_PIECEWISE",
+        "cache": ("bfloat16",),
+        "all_reduce": True,
+        "buffers": False,
+        "kernels": ("FlashAttentionBackend",),
+    }
+    chunked = "ChunkedLocalAttention_8192_"
+    assert mixture == {
+        **dense,
+        "graphs": "PIECEWISE",
+        "buffers": True,
+        "kernels": (f"{chunked}FlashAttentionBackend", "FlashAttentionBackend", "TritonExperts"),
+    }
+    kernels = (f"{chunked}FlashInferBackend", "FlashInferBackend", "TrtLlmBf16ExpertsMonolithic")
+    assert blackwell == {**mixture, "kernels": kernels}
+    assert choices["problems"] == ["[]"] * 3
+    assert "asked" not in choices, "a rehearsal asks no server"
+
+
+@pytest.mark.slow
+def test_what_vllm_refuses_on_a_gpu_breaks_the_rehearsal_with_its_reason(choices: dict[str, list[Any]]) -> None:
+    latent, block = choices["refused"]
+    for said, reason in ((latent, "FLASH_ATTN_MLA: [dtype not supported]"), (block, "[block_size not supported]")):
+        assert said.startswith("['configure: ValueError: No valid attention backend found for cuda"), said
+        assert reason in said
+
+
+@pytest.mark.slow
+def test_nothing_of_a_gpu_s_platform_is_left(choices: dict[str, list[Any]]) -> None:
+    assert choices["inside"] == ["True 90 False"]
+    assert choices["after"] == ["True True False"]
+    assert choices["died"] == ["its process ended without a word"]
+
+
+@pytest.mark.slow
+def test_a_choice_that_the_lab_does_not_count_on_is_an_error(choices: dict[str, list[Any]]) -> None:
+    assert choices["held"] == [
+        "on this GPU vLLM's worker is CPUWorker, and the lab counts on vllm.v1.worker.gpu_worker.Worker",
+        "on this GPU vLLM's graphs is NONE, and the lab counts on FULL_AND_PIECEWISE",
+        "on this GPU vLLM's all_reduce is False, and the lab counts on True",
+        "on this GPU vLLM's cache is ('float8_e4m3fn',), and the lab counts on ('bfloat16',)",
+    ]

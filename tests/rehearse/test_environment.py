@@ -12,10 +12,11 @@ from scalelab.cli import main
 from scalelab.hardware import device
 from scalelab.rehearse import environment
 from scalelab.rehearse.environment import how_to_set_up, interpreters, simulated_cuda
-from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all
+from scalelab.rehearse.processes import REHEARSAL, ROOT, Interpreter, rehearse_all
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import engine_roles, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
+from tests.helpers.process_memory import most_gib
 from tests.helpers.rehearsals import LENGTH, MODELS, run_of
 
 H100 = device("h100")
@@ -86,8 +87,10 @@ def test_a_mixture_lives_on_a_simulated_gpu(offload: bool) -> None:
 @pytest.mark.skipif(simulated_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
 @pytest.mark.parametrize("name", BIG)
 def test_every_role_of_a_big_experiment_starts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """All of a documented placement, with the memory and the work that its plan has."""
-    assert main(["rehearse", name, "--devices", "yes", "--jobs", "2", "--set", "SFT.pretrained=/", "--json"]) == 0
+    """All of a documented placement, with the memory and the work that its plan has, in 8 GB of this machine's."""
+    with most_gib(REHEARSAL) as most:
+        assert main(["rehearse", name, "--devices", "yes", "--jobs", "2", "--set", "SFT.pretrained=/", "--json"]) == 0
+    assert 0 < most[0] <= 8e9 / 2**30
     for role in json.loads(capsys.readouterr().out)["roles"]:
         assert role["ok"], role
         if role["kind"] in ("trainer", "engine"):

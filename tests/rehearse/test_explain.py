@@ -3,7 +3,7 @@
 import pydantic
 import pytest
 
-from scalelab.rehearse.explain import explain
+from scalelab.rehearse.explain import ToldError, explain
 
 
 class Checked(pydantic.BaseModel):
@@ -22,3 +22,14 @@ def test_a_mistake_that_pydantic_counts_is_told() -> None:
     with pytest.raises(pydantic.ValidationError) as two:
         Checked(heads="many")  # type: ignore[arg-type]  # no number
     assert "Checked: heads: Input should be a valid integer" in explain(two.value)
+
+
+def test_the_fields_of_a_configuration_do_not_hide_what_is_wrong() -> None:
+    fields = ", ".join(f"field_{number}=None" for number in range(40))
+    assert explain(ValueError(f"no backend (of 3) with Config({fields}): no such type")) == (
+        "ValueError: no backend (of 3) with Config(…): no such type"
+    )
+
+
+def test_what_another_process_told_is_not_told_as_an_error_of_this_one() -> None:
+    assert explain(ToldError("ValueError at moe/a.py:3: no")) == "ValueError at moe/a.py:3: no"

@@ -65,7 +65,7 @@ LIST: dict[str, tuple[str, str]] = {
     ),
     "scalelab/rollout/engine.py::engine_config": (
         ".is_cpu",
-        NEVER + "what a CPU alone is told is vLLM's default there",
+        "rehearse/test_engine.py::test_vllm_configures_an_engine_for_a_gpu_as_on_one",
     ),
     "scalelab/rollout/engine.py::vllm_records": (".is_cpu", NEVER + f"what it decides is: {OUTPUTS}"),
     "scalelab/rollout/engine.py::_check": (
