@@ -166,6 +166,7 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
         )
     header = ["GiB on a device", "ranks", "", *(kind.replace("_", " ") for kind in kinds)]
     print_table(rows, [*header, "peak", "plan", "±", "TFLOP a row", "plan", "±"])
+    print()
     of_tuner = [one for one in results if one.kind == "tuner"]
     _print_rows("longest row", [one for one in results if one.kind != "tuner"], f"{micro_batches}")
     _print_rows("of the fine-tuning", of_tuner, f"at most {max((one.micro_batches for one in of_tuner), default=0)}")
@@ -185,7 +186,7 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
 def _print_rows(title: str, results: Sequence[RoleResult], micro_batches: str) -> None:
     if longest := max((result.longest_row for result in results), default=0):
         step = f"exchanges are those of a step of {micro_batches} micro-batches a rank"
-        print(f"\n{title}: {longest:,} tokens; {step}")
+        print(f"{title}: {longest:,} tokens; {step}")
 
 
 def _print_exchanges(
