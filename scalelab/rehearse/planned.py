@@ -55,9 +55,10 @@ def trainer_flops(hf_config: dict[str, Any], config: TrainerSetup, row: list[int
     layout, split = config.layout, splits_head(config)
     tokens, square = float(sum(row)), float(sum(length**2 for length in row))
     mine = _stage(hf_config, stage, layout.pipeline)
-    found = training_flops(mine, config.recompute, tokens, square, split_head=split)
+    found = training_flops(mine, config.recompute, tokens, square, split_head=split, reference=config.reference)
     if stage < layout.pipeline - 1:  # the last stage has the output product
-        found -= (12.0 if split else 8.0) * hf_config["vocab_size"] * hf_config["hidden_size"] * tokens
+        head = (12.0 if split else 8.0) + 2.0 * config.reference
+        found -= head * hf_config["vocab_size"] * hf_config["hidden_size"] * tokens
     return found / (layout.tensor * layout.context)
 
 

@@ -62,7 +62,7 @@ def test_a_fine_tuning_has_a_loss_and_a_setup_of_its_own(tmp_path: Path, capsys:
 
 
 def test_a_large_fine_tuning_is_rehearsed_on_its_own_ranks_and_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = said_of(capsys, "sft/scalerl_8b", "--only", "tuner", *SHALLOW)
+    code, said = said_of(capsys, "sft/scalerl_8b", "--only", "tuner", "--devices", "no", *SHALLOW)
     assert code == 1, "without Transformer Engine's layers it is rehearsed in part"
     assert [role["role"] for role in said["roles"]] == [f"tuner rank {n}: {end} of tensor 2" for n, end in ENDS]
     for role in said["roles"]:
