@@ -16,6 +16,9 @@ from scalelab.run.config import Run
 FEWER = (0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 """Sequences to start that are tried in place of too many, by those of the usual length that the cache holds."""
 
+LONG_HOURS = 2.0
+"""Time before the first step that an evaluation of the base model may take unmentioned."""
+
 WORTH_SAYING = 0.01
 """Share of its tokens that an engine must compute again, and gain, for a remark."""
 
@@ -24,7 +27,7 @@ def notes(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> list
     """Remarks about a placement on devices of a kind, each with what to do."""
     driver = driver_warning(plan.driver)
     idle = idle_notes(run, plan, device, assumed)
-    own = [*idle, *_preempted(run, plan, device, assumed), *_verified(plan), *_evaluated(run, plan)]
+    own = [*idle, *_preempted(run, plan, device, assumed), *_verified(plan), *_evaluated(run, plan), *_first(plan)]
     return [*own, *filter(None, [driver]), *uncounted(run)]
 
 
@@ -78,4 +81,15 @@ def _evaluated(run: Run, plan: RunPlan) -> list[str]:
     return [
         f"an evaluation of {cost.completions:,} completions takes {cost.seconds:,.0f} s of {of}, as long as "
         f"{steps:,.0f} steps, and the next is due after {period:,.0f}, which is then made later: bind {do}"
+    ]
+
+
+def _first(plan: RunPlan) -> list[str]:
+    """Say that the first step comes late, for an evaluation of the base model by all engines goes before it."""
+    cost = plan.evaluation
+    if cost.engines < plan.placement.engines or cost.seconds < LONG_HOURS * 3600:
+        return []
+    return [
+        f"the base model's evaluation takes all engines for {cost.seconds / 3600:.1f} hours before the first step, "
+        f"{cost.device_hours:,.0f} device-hours: bind fewer Evaluation.samples"
     ]

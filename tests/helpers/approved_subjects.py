@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "fit both.csv --until 500 --r0 0.2 --level 0.9 --sigmoid-only --no-prior --wide",
         "fit both.csv --mean math=2,code --wide",
         "fit recorded/scalerl recorded/too_fast --wide",
+        "fit both.csv recorded/scalerl/seed_0",
     ),
     "forecast": (
         "forecast both.csv --at 2000 4000 --target 0.6 0.95 --wide",
@@ -123,6 +124,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         f"launch k8s h100/scalerl_8b --out /runs/8b --image scalelab --claim runs {_SHARED}",
     ),
     "refused": REFUSED,
+    "show": (
+        "show quickstart --diff scalerl_8b",
+        "show leave_one_out/loss --diff scalerl_8b --json",
+        "show quickstart --set OptimizerConfig.lr=1e-4 --json",
+        "list --json",
+        "list quickstart --json",
+    ),
     "books": (
         "check whole --json",
         *(f"check {name}" for name in DAMAGES),
@@ -192,6 +200,7 @@ def _page() -> dict[str, Any]:
 
     from scalelab.kept import Kept
     from scalelab.view.lab import Lab
+    from scalelab.view.page import page_html
     from scalelab.view.server import Refresher, make_app
 
     found: dict[str, Any] = {}
@@ -205,6 +214,7 @@ def _page() -> dict[str, Any]:
     for sources in (["page"], ["recorded/scalerl", "recorded/magistral"]):
         lab = Lab([Path(source) for source in sources], kept=Kept(None))
         lab.update()
+        found[f"head of the page of {' '.join(sources)}"] = page_html(lab, live=True).partition("<body>")[0]
         found[f"overview of {' '.join(sources)}"] = lab.overview()
         refresher = Refresher(lab)
         client = TestClient(make_app(refresher), base_url="http://127.0.0.1:8765")

@@ -296,6 +296,8 @@ def test_a_full_file_system_is_told_before_any_device_is_allocated(
     out, err = capsys.readouterr()
     assert out == ""
     assert f"GiB free, and this run writes up to {needed / 2**30:.1f} GiB" in err
+    parts = re.findall(r"([\d.]+) of (?:checkpoints|rollouts|completions|lines)", err)
+    assert sum(map(float, parts)) == pytest.approx(needed / 2**30, abs=0.2), "the parts are all of it"
     assert needed > 700 * 2**30, "checkpoints of 314 GiB, and completions of 101 evaluations in 10,035 steps"
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed))
     assert main(["launch", "slurm", "h100/scalerl_8b", "--out", str(tmp_path / "run"), *FOLDER]) == 0

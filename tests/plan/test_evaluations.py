@@ -63,10 +63,10 @@ def test_more_engines_evaluate_sooner_and_hold_more_devices() -> None:
 def test_an_evaluation_beyond_the_budget_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", LEAST]) == 0
     assert "does not run" not in capsys.readouterr().out
-    few = ["--set", "Budget.hours=100"]
+    few = ["--set", "Budget.hours=50"]
     assert main(["plan", LEAST, *few]) == 1
     out = capsys.readouterr().out
-    refusal = r"an evaluation of 16,480 completions takes (\d+) device-hours, and the budget is 100: take fewer"
+    refusal = r"an evaluation of 4,120 completions takes (\d+) device-hours, and the budget is 50: take fewer"
     assert re.search(f"does not run: {refusal}", out)
     assert "fits on" not in out, "no other placement mends it"
     assert main(["launch", "slurm", LEAST, "--out", "/runs/x", "--set", "SFT.pretrained=/models/x", *few]) == 1

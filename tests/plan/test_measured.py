@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from scalelab.plan.check import usual
 from scalelab.plan.lengths import lengths_of
 from scalelab.plan.measured import FEWEST, SETTLED, measured_speeds
 from scalelab.plan.speed import Assumptions, decoding
+from scalelab.schedule.schedule import PipelineRL, PPOOffPolicy, Synchronous
 from scalelab.store.lines import read_lines
 
 RECORDED = Path(__file__).parents[2] / "scalelab" / "recorded" / "scalerl" / "seed_1"
@@ -39,6 +41,26 @@ def test_a_runs_clock_is_found_again_in_what_it_measured(run: Any, records: list
     engine = decoding(run.model.to_hf(), run.generator_setup, 1e9, length, device(usual(run)), found.assumed)
     assert found.training == pytest.approx(1, rel=0.05)
     assert found.decoding == pytest.approx(1 - engine.prefill / engine.seconds, rel=0.05)
+
+
+def test_engines_are_measured_against_the_sequences_that_their_schedule_gives_them(
+    run: Any, records: list[dict[str, Any]]
+) -> None:
+    """A batch in all where they wait for the trainer, k + 1 where they do not."""
+    gpu, found = device(usual(run)), {}
+    for schedule in (Synchronous(), PPOOffPolicy(4), PipelineRL(1), PipelineRL(3)):
+        asked = replace(run, schedule=schedule, cluster=replace(run.cluster, generators=8))
+        found[str(schedule)] = measured_speeds(asked, records, gpu, Assumptions())
+    length = lengths_of(run, (one := found["PipelineRL(k=1)"].assumed).sigma, one.median).moments()
+    batch, assumed = run.recipe.completions_per_step, replace(Assumptions(), prompt=one.prompt, median=one.median)
+
+    def planned(sequences: float) -> float:
+        engine = decoding(run.model.to_hf(), run.generator_setup, sequences / 8, length, gpu, assumed)
+        return engine.tokens_per_second
+
+    first, *others = (one.decoding or 0 for one in found.values())
+    batches = (planned(many * batch) / planned(batch) for many in (1, 2, 4))
+    assert [one / first for one in others] == pytest.approx([*batches], rel=0.02)
 
 
 def test_slower_steps_make_the_plan_slower_by_as_much(run: Any, records: list[dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 
@@ -168,3 +169,21 @@ def test_a_trainer_that_sends_weights_is_not_idle() -> None:
     assert seconds["standstill"] > 5
     busy = seconds["train"] + seconds["standstill"] + seconds["checkpoint"]
     assert idle(plan) == pytest.approx(1 - busy / seconds["step"])
+
+
+def test_a_first_step_that_waits_for_hours_of_the_base_models_evaluation_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Engines that are set aside for it, and few samples, let training begin."""
+
+    def said(*command: str) -> list[str]:
+        assert main(["plan", *command, "--json"]) == 0
+        return [one for one in json.loads(capsys.readouterr().out)["notes"] if "before the first step" in one]
+
+    for least in ("h100/scalerl_17bx16_least", "h200/scalerl_17bx16_least"):
+        assert said(least) == []
+        [note] = said(least, "--set", "Evaluation.samples=16")
+        assert re.search(r"takes all engines for [57]\.\d hours before the first step, 1?\d\d\d? device-hours", note), (
+            note
+        )
+    assert said("h100/scalerl_17bx16") == []

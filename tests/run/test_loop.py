@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from scalelab.hardware import device
 from scalelab.store.lines import read_lines
 from scalelab.store.waiting_rollouts import read_rollouts
 
+ROOT = Path(__file__).parents[2]
 SETTINGS = {
     **SMALLEST,
     "Recipe.zero_variance": '"keep"',
@@ -137,6 +139,21 @@ def test_three_steps_leave_evaluations_metrics_checkpoints_and_a_report(finished
         for one in read_rollouts(checkpoints, path.name):
             assert one.routed_TLK is None, "records go from the engine to the trainer's ranks"
     assert not read_lines(finished / "faults.jsonl"), "and all of them arrived"
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs g++ or gcc")
+def test_a_whole_run_takes_its_weights_by_broadcast(cache: Path, tmp_path: Path) -> None:
+    """As every run on several GPUs does; NCCL's library is a stand-in over sockets."""
+    asked = command(tmp_path / "run")
+    asked[asked.index("scalelab")] = "tests.helpers.nccl_stand_in"
+    done = subprocess.run(asked, env=environment(cache), cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    steps = read_lines(tmp_path / "run" / "metrics.jsonl")
+    assert [line["step"] for line in steps] == [1, 2, 3]
+    assert steps[-1]["fetched_bytes"] == steps[-1]["update_bytes"] > 0, "all that engines took came by broadcast"
+    assert steps[-1]["gap_mean"] < 1e-3, "and is what the trainer has"
+    assert not read_lines(tmp_path / "run" / "faults.jsonl")
 
 
 def gap_of_kept_tokens(run: Path, step: int) -> float:

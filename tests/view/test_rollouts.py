@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -158,6 +159,20 @@ def test_the_command_prints_completions(folder: Path, capsys: pytest.CaptureFixt
     assert "test 3: got 1" in printed
     assert "\033[" not in printed
     assert "2 of " in printed
+
+
+def test_the_command_shows_the_last_evaluation_beside_completions_of_later_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = made_run(tmp_path / "run")
+    last = max((run / "rollouts").glob("step_*.parquet"))
+    shutil.copy(last, run / "rollouts" / "train_000999.parquet")
+    assert main(["rollouts", str(run), "--limit", "1"]) == 0
+    assert f"evaluation at step {int(last.stem[5:])} " in capsys.readouterr().out
+    for one in (run / "rollouts").glob("step_*.parquet"):
+        one.unlink()
+    assert main(["rollouts", str(run), "--limit", "1"]) == 0
+    assert "train step 999 " in capsys.readouterr().out
 
 
 def test_the_command_compares_steps_and_runs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,7 +144,7 @@ class EngineHost:
     """Stand-in for the actors of many engines, which finish the requests they hold at the plan's speed."""
 
     def __init__(self, engines: int, tokens: int) -> None:
-        self.linger, self.shard_bytes, self.tokens = 0.0, 0, tokens
+        self.linger, self.shard_bytes, self.places, self.tokens = 0.0, 0, 1, tokens
         self.held: list[list[Request]] = [[] for _ in range(engines)]
         self.done: list[list[Completion]] = [[] for _ in range(engines)]
         self.events = [asyncio.Event() for _ in range(engines)]
@@ -168,7 +168,7 @@ class EngineHost:
             self.events[engine].clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.events[engine].wait(), 4 * self.linger)
-                await asyncio.sleep(self.linger)
+                await asyncio.sleep(self.linger * min(1.0, len(self.held[engine]) / self.places))
         done, self.done[engine] = self.done[engine], []
         light, contents, records = taken_out(done, self.shard_bytes)
         return (light, {"stalled_seconds": 0.0, "steps": 1.0, "completions": 1.0}), contents, records or None
@@ -183,9 +183,9 @@ class EngineHost:
     async def abort(self, engine: int, ids: list[str]) -> None:
         """Forget nothing."""
 
-    async def set_waits(self, linger: float, shard_bytes: int) -> None:
-        """Set the seconds for which completions wait for others, and the size of an answer that leaves keys."""
-        self.linger, self.shard_bytes = linger, shard_bytes
+    async def set_waits(self, places: int, linger: float, shard_bytes: int) -> None:
+        """Set an engine's places, the seconds for which a full one's completions wait, and the size of a shard."""
+        self.places, self.linger, self.shard_bytes = places, linger, shard_bytes
 
     async def work(self) -> None:
         """Finish the oldest requests of engines in turn, for as long as the actor lives."""
