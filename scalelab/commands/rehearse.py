@@ -1,14 +1,16 @@
 """Rehearse every role of the real layout at full size on fake tensors, without a GPU.
 
 Fake tensors have shapes but no numbers. A rank of every distinct kind is built, loaded, trained for a step and
-exported. A device of an engine is configured, built and loaded, and receives new weights. A verifier grades for real,
-on this machine. Ray starts on the loopback, with a node's devices as numbers and an actor of each role. Printed are
-memory and FLOPs beside the plan's, every exchange between ranks, what broke, and what could not be rehearsed
-(docs/rehearse.md). The exit code is 1 if a role would break, or was rehearsed with another setting than the run's.
+exported, of the fine-tuning (the tuner) too, where a run begins with one. A device of an engine is configured, built
+and loaded, and receives new weights. A verifier grades for real, on this machine. Ray starts on the loopback, with a
+node's devices as numbers and an actor of each role. Printed are memory and FLOPs beside the plan's, every exchange
+between ranks, what broke, and what could not be rehearsed (docs/rehearse.md). The exit code is 1 if a role would break,
+or was rehearsed with another setting than the run's.
 
 Examples:
   scalelab rehearse scalerl_8b
   scalelab rehearse h100/scalerl_17bx16 --json
+  scalelab rehearse sft/scalerl_8b --only tuner
   scalelab rehearse scalerl_17bx16 --hardware gb200 --imbalance 1.5
   tools/rehearse/install.sh && scalelab rehearse scalerl_8b --devices yes
 """
@@ -30,7 +32,9 @@ from scalelab.errors import LabError
 from scalelab.hardware import DEVICES
 
 if TYPE_CHECKING:
+    from scalelab.hardware import Device
     from scalelab.rehearse.result import RoleResult
+    from scalelab.rehearse.roles import Role
     from scalelab.run.config import Run
 
 
@@ -40,12 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hardware", metavar="NAME", help=f"{', '.join(DEVICES)} (Cluster.hardware)")
     spread = "tokens that each rank's experts get, as a multiple of their even share (default 1)"
     parser.add_argument("--imbalance", type=float, default=1.0, metavar="X", help=spread)
-    devices = (
-        "simulate a CUDA device for the trainer, which finds tensors on the wrong one (default: where it is set up)"
-    )
+    devices = "simulate a CUDA device for trainers, which finds tensors on the wrong one (default: where it is set up)"
     parser.add_argument("--devices", choices=("auto", "yes", "no"), default="auto", help=devices)
     only = "rehearse this kind alone; may be repeated"
-    parser.add_argument("--only", action="append", choices=("trainer", "engine", "verifier", "cluster"), help=only)
+    kinds = ("tuner", "trainer", "engine", "verifier", "cluster")
+    parser.add_argument("--only", action="append", choices=kinds, help=only)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="roles side by side")
     parser.add_argument("--deadline", type=float, default=900.0, metavar="S", help="seconds for a role (default 900)")
     add_json(parser)
@@ -60,7 +63,6 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.rehearse.environment import how_to_set_up, interpreters, simulated_cuda
     from scalelab.rehearse.planned import micro_batches
     from scalelab.rehearse.processes import rehearse_all
-    from scalelab.rehearse.roles import all_roles
     from scalelab.rehearse.setting import RehearsalSettings
 
     for option in ("imbalance", "jobs", "deadline"):
@@ -71,11 +73,12 @@ def run(args: argparse.Namespace) -> int:
     name, experiment = resolved.name, resolved.run
     hardware = device(args.hardware or usual(experiment))
     # a core's memory in the table is a rule of thumb: runs that are made for cores may need more
-    if hardware.gpu or experiment.cluster.device == "gpu":
+    more = set(args.only or ["trainer"]) != {"tuner"}  # else `scalelab sft` may be all that is meant
+    if more and (hardware.gpu or experiment.cluster.device == "gpu"):
         check(experiment, Hardware(hardware, experiment.devices)).demand()
-    if hardware.gpu:
+    if more and hardware.gpu:
         check_evaluation(experiment, hardware)
-    roles = [role for role in all_roles(experiment, hardware) if not args.only or role.kind in args.only]
+    roles = _roles(experiment, hardware, args.only)
     setting = RehearsalSettings(experiment, hardware, micro_batches(experiment), args.imbalance)
 
     started = time.monotonic()
@@ -88,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         raise LabError(how_to_set_up() if hardware.gpu else "--devices yes is for GPUs: name one with --hardware")
     results = rehearse_all(setting, roles, interpreters(trainer), args.jobs, args.deadline, tell)
     for result in results:
-        _hold_against(result, hardware.memory_gib, experiment)
+        _hold_against(result, hardware, experiment)
     ok = all(result.ok for result in results)
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20  # KiB on Linux
     took = time.monotonic() - started
@@ -101,20 +104,42 @@ def run(args: argparse.Namespace) -> int:
     return 0 if ok else 1
 
 
-def _hold_against(result: RoleResult, memory_gib: float, run: Run) -> None:
-    """Add a problem if the memory found, with the plan's reserve, does not fit."""
+def _roles(run: Run, hardware: Device, only: Sequence[str] | None) -> list[Role]:
+    """The roles that are asked for.
+
+    Raises:
+        LabError: there is none.
+    """
+    from scalelab.rehearse.roles import all_roles
+    from scalelab.start.base_model import is_fine_tuned
+
+    fine_tuned = (not only or "tuner" in only) and is_fine_tuned(run)
+    roles = [role for role in all_roles(run, hardware, fine_tuned) if not only or role.kind in only]
+    if not roles:
+        start = "the model that RL starts from comes with the lab"
+        if run.sft.pretrained is not None:
+            start = f"SFT.pretrained = {run.sft.pretrained!r} is taken as it is"
+        raise LabError(f"there is no fine-tuning to rehearse: {start}")
+    return roles
+
+
+def _hold_against(result: RoleResult, hardware: Device, run: Run) -> None:
+    """Add a problem if the memory found, with the plan's reserve, does not fit, or the plan refuses a fine-tuning."""
+    from scalelab.hardware import Hardware
+    from scalelab.plan.check import fine_tuning_problem
     from scalelab.plan.memory import ENGINE_RESERVE, RESERVE
 
+    if result.kind == "tuner" and hardware.gpu:
+        result.problems += filter(None, [fine_tuning_problem(run, Hardware(hardware, run.devices))])
     if run.cluster.device != "gpu" or result.problems or not result.plan_memory_gib:
         return
-    reserve = RESERVE if result.kind == "trainer" else ENGINE_RESERVE
-    if result.peak_gib + reserve > memory_gib:
-        instead = {
-            "trainer": "recompute more, cut the model further, or give a micro-batch fewer tokens",
-            "engine": "give it less KV cache",
-        }
-        found = f"takes {result.peak_gib:.1f} GiB, and {reserve:.0f} are reserved, of {memory_gib:.1f}"
-        result.problems.append(f"{found}: {instead[result.kind]}")
+    reserve = ENGINE_RESERVE if result.kind == "engine" else RESERVE
+    if result.peak_gib + reserve > hardware.memory_gib:
+        instead = "recompute more, cut the model further, or give a micro-batch fewer tokens"
+        if result.kind == "engine":
+            instead = "give it less KV cache"
+        found = f"takes {result.peak_gib:.1f} GiB, and {reserve:.0f} are reserved, of {hardware.memory_gib:.1f}"
+        result.problems.append(f"{found}: {instead}")
 
 
 def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list[RoleResult]) -> None:
@@ -141,8 +166,10 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
         )
     header = ["GiB on a device", "ranks", "", *(kind.replace("_", " ") for kind in kinds)]
     print_table(rows, [*header, "peak", "plan", "±", "TFLOP a row", "plan", "±"])
-    longest = max(result.longest_row for result in results)
-    print(f"\nlongest row: {longest:,} tokens; exchanges are those of a step of {micro_batches} micro-batches a rank")
+    print()
+    of_tuner = [one for one in results if one.kind == "tuner"]
+    _print_rows("longest row", [one for one in results if one.kind != "tuner"], f"{micro_batches}")
+    _print_rows("of the fine-tuning", of_tuner, f"at most {max((one.micro_batches for one in of_tuner), default=0)}")
     _print_exchanges(results, lambda result: result.collectives, "exchanges of", "GB a step")
     _print_exchanges(results, lambda result: result.publication, "to publish weights, exchanges of", "GB")
     for result in results:
@@ -154,6 +181,12 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
     print("\nnot rehearsed")
     for line in seen:
         print(f"  {line}")
+
+
+def _print_rows(title: str, results: Sequence[RoleResult], micro_batches: str) -> None:
+    if longest := max((result.longest_row for result in results), default=0):
+        step = f"exchanges are those of a step of {micro_batches} micro-batches a rank"
+        print(f"{title}: {longest:,} tokens; {step}")
 
 
 def _print_exchanges(

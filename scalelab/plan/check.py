@@ -98,7 +98,7 @@ def _packing_problem(run: Run, hardware: Hardware) -> str | None:
 
 def fine_tuning_problem(run: Run, hardware: Hardware) -> str | None:
     """Say why the fine-tuning that a run begins with does not fit on the devices that are there; None if it does."""
-    ranks, longest = run.sft.trainers, run.generator.max_model_len
+    ranks, longest = run.sft.trainers, run.longest_trace
     if ranks > hardware.count:
         return f"fine-tuning wants SFT.trainers = {ranks} devices, there are {hardware.count}: lower it"
     together, per_node = min(run.cluster.devices_per_node, ranks), hardware.device.per_node

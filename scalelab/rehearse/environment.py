@@ -43,14 +43,14 @@ def interpreters(simulated: Interpreter | None) -> dict[str, Interpreter]:
     """The Python of each kind of role, with the variables that its processes have in a run.
 
     Args:
-        simulated: with a simulated device, for the trainer; None has it run without one.
+        simulated: with a simulated device, for the trainer and the tuner; None has them run without one.
     """
     kinds: tuple[ProcessRole, ...] = ("trainer", "engine", "verifier")
     pythons = {kind: Interpreter() for kind in kinds} | ({"trainer": simulated} if simulated else {})
     found = {"cluster": Interpreter(environment=_of_ray())}
     for kind, one in pythons.items():
         found[kind] = replace(one, environment={**_variables(kind), **one.environment})
-    return found
+    return {**found, "tuner": found["trainer"]}
 
 
 def _of_ray() -> dict[str, str]:

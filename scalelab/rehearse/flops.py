@@ -8,6 +8,8 @@ Axes: _T packed tokens, _D head size; heads are written h.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,14 +20,19 @@ _ATEN, _VARLEN = torch.ops.aten, torch.ops.torch_attn
 TensorShape = tuple[int, ...]
 
 
-def counter() -> FlopCounterMode:
-    """torch's FLOP counter with the operators below."""
+def counter(row: Sequence[int] = ()) -> FlopCounterMode:
+    """torch's FLOP counter with the operators below.
+
+    Args:
+        row: lengths of the packed sequences, which fake tensors do not tell; where they do not add up to the tokens
+            of an attention, all of its sequences are taken to be as long as its longest.
+    """
     return FlopCounterMode(
         display=False,
         custom_mapping={
             _ATEN._grouped_mm: _grouped,
-            _VARLEN._varlen_attn: _varlen,
-            _VARLEN._varlen_attn_backward: _varlen_backward,
+            _VARLEN._varlen_attn: partial(_varlen, row),
+            _VARLEN._varlen_attn_backward: partial(_varlen_backward, row),
         },
     )
 
@@ -38,6 +45,7 @@ def _grouped(a: TensorShape, b: TensorShape, *args: Any, out_shape: TensorShape,
 
 
 def _varlen(
+    row: Sequence[int],
     query: TensorShape,
     key: TensorShape,
     value: TensorShape,
@@ -48,11 +56,12 @@ def _varlen(
     *args: Any,
     **kwargs: Any,
 ) -> int:
-    """Q·Kᵀ and the sum over V, as if all sequences were as long as the longest: 4 · pairs · h · D."""
-    return 2 * 2 * _pairs(query[0], longest, longest_keys) * query[1] * query[2]
+    """Q·Kᵀ and the sum over V: 4 · pairs · h · D."""
+    return 2 * 2 * _pairs(row, query[0], longest, longest_keys) * query[1] * query[2]
 
 
 def _varlen_backward(
+    row: Sequence[int],
     grad: TensorShape,
     query: TensorShape,
     key: TensorShape,
@@ -67,9 +76,14 @@ def _varlen_backward(
     **kwargs: Any,
 ) -> int:
     """FLOPs of the backward pass: five products where the forward pass has two."""
-    return 5 * 2 * _pairs(query[0], longest, longest_keys) * query[1] * query[2]
+    return 5 * 2 * _pairs(row, query[0], longest, longest_keys) * query[1] * query[2]
 
 
-def _pairs(tokens: int, longest: int, longest_keys: int) -> int:
-    """Pairs of query and key of ``tokens`` queries: of L queries the last sees all K keys, the first K − L of them."""
+def _pairs(row: Sequence[int], tokens: int, longest: int, longest_keys: int) -> int:
+    """Pairs of query and key of ``tokens`` queries: of L queries the last sees all K keys, the first K − L of them.
+
+    Sequences longer than L are cut into chunks of it.
+    """
+    if longest == longest_keys and sum(row) == tokens:
+        return sum(length // longest * longest**2 + (length % longest) ** 2 for length in row) // 2
     return tokens * (2 * longest_keys - longest) // 2

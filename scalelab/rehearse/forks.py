@@ -83,7 +83,7 @@ def main() -> None:
     kind = tasks.roles[0].kind
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not come between the lines
-    if MEMORY_GIB in os.environ and kind == "trainer":
+    if MEMORY_GIB in os.environ and kind in ("trainer", "tuner"):
         importlib.import_module("scalelab.rehearse.te_shapes").offer()
     importlib.import_module(f"scalelab.rehearse.{kind}")
     if MEMORY_GIB in os.environ:

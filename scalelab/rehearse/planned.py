@@ -25,6 +25,7 @@ def trainer_gib(
     """GiB of a trainer rank of one pipeline stage by kind.
 
     Activations include the logits of a chunk; or they are what an export gathers, where that is counted and is more.
+    The first policy's weights are a kind of their own, where they are kept.
     """
     parts = held(hf_config, config.layout, world, config.dtype, stage, settings=config.optimizer)
     head = head_bytes(hf_config, config) if stage == config.layout.pipeline - 1 else 0.0
@@ -37,6 +38,8 @@ def trainer_gib(
             export_bytes(hf_config, config.dtype) if export else 0.0,
         ),
     }
+    if config.reference:
+        kinds["reference"] = parts.weights
     return {kind: size / GIB for kind, size in kinds.items()}
 
 
@@ -52,9 +55,10 @@ def trainer_flops(hf_config: dict[str, Any], config: TrainerSetup, row: list[int
     layout, split = config.layout, splits_head(config)
     tokens, square = float(sum(row)), float(sum(length**2 for length in row))
     mine = _stage(hf_config, stage, layout.pipeline)
-    found = training_flops(mine, config.recompute, tokens, square, split_head=split)
+    found = training_flops(mine, config.recompute, tokens, square, split_head=split, reference=config.reference)
     if stage < layout.pipeline - 1:  # the last stage has the output product
-        found -= (12.0 if split else 8.0) * hf_config["vocab_size"] * hf_config["hidden_size"] * tokens
+        head = (12.0 if split else 8.0) + 2.0 * config.reference
+        found -= head * hf_config["vocab_size"] * hf_config["hidden_size"] * tokens
     return found / (layout.tensor * layout.context)
 
 
@@ -71,11 +75,21 @@ def _stage(hf_config: dict[str, Any], stage: int, stages: int) -> dict[str, Any]
 
 def micro_batches(run: Run) -> int:
     """Micro-batches of a data-parallel rank in one optimiser step, from the plan's mean length of a completion."""
-    assumed, layout = Assumptions(), run.trainer_setup.layout
+    assumed = Assumptions()
     mean = lengths_of(run, assumed.sigma, assumed.median).moments().mean
     tokens = run.recipe.completions_per_step * (mean + fitting_prompt(run))
-    rows = run.cluster.trainers / (layout.tensor * layout.pipeline * layout.context)
-    return max(1, math.ceil(tokens / rows / run.trainer_setup.tokens_per_micro_batch))
+    return _micro_batches(tokens, run.trainer_setup, run.cluster.trainers)
+
+
+def tuner_micro_batches(run: Run) -> int:
+    """The most micro-batches of a data-parallel rank in a step of the fine-tuning: all its traces are the longest."""
+    return _micro_batches(run.sft.traces_per_step * run.longest_trace, run.tuner_setup, run.sft.trainers)
+
+
+def _micro_batches(tokens: float, config: TrainerSetup, world: int) -> int:
+    layout = config.layout
+    rows = world / (layout.tensor * layout.pipeline * layout.context)
+    return max(1, math.ceil(tokens / rows / config.tokens_per_micro_batch))
 
 
 def engine_gib(hf_config: dict[str, Any], config: GeneratorSetup) -> dict[str, float]:

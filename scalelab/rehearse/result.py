@@ -32,7 +32,7 @@ class RoleResult:
 
     Attributes:
         role: its name.
-        kind: "trainer", "engine", "verifier" or "cluster".
+        kind: "tuner", "trainer", "engine", "verifier" or "cluster".
         stands_for: ranks that it stands for; nodes, for "cluster".
         phases: in order; those after one that failed are missing.
         memory_gib: by kind, when the role's memory was fullest.
@@ -40,6 +40,7 @@ class RoleResult:
         flops: of one micro-batch, forward and backward, recomputation included.
         plan_flops: the plan's, for the same rows.
         longest_row: tokens of the longest sequence that went through.
+        micro_batches: of a rank's step, for which `collectives` are; 0 for others than trainers and tuners.
         collectives: exchanges of one optimiser step: group, op, calls, bytes.
         publication: exchanges among trainer ranks for one publication of weights, in the same form.
         problems: why the role cannot run; none if it can.
@@ -57,6 +58,7 @@ class RoleResult:
     flops: float = 0.0
     plan_flops: float = 0.0
     longest_row: int = 0
+    micro_batches: int = 0
     collectives: list[dict[str, Any]] = field(default_factory=list)
     publication: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)

@@ -19,10 +19,10 @@ class Role:
 
     Attributes:
         name: for a reader, such as "trainer rank 15: last of tensor 4, expert 16".
-        kind: "trainer", "engine", "verifier" or "cluster", each with a module of this folder.
-        rank: among the trainer ranks, or among the devices that share an engine; 0 for others.
+        kind: "tuner", "trainer", "engine", "verifier" or "cluster", each with a module of this folder.
+        rank: among the ranks of its trainer, or among the devices that share an engine; 0 for others.
         stands_for: ranks that it stands for, itself included; nodes, for "cluster".
-        stage: its pipeline stage; 0 for others than trainers.
+        stage: its pipeline stage; 0 for others than trainers and tuners.
     """
 
     name: str
@@ -32,12 +32,13 @@ class Role:
     stage: int = 0
 
 
-def trainer_roles(layout: Layout, world: int) -> list[Role]:
+def trainer_roles(layout: Layout, world: int, kind: str = "trainer") -> list[Role]:
     """First and last rank of the first, the second and the last pipeline stage, as far as they differ.
 
     Args:
         layout: how the model is cut; `moe.train.layout.check_layout` has accepted it.
         world: trainer ranks.
+        kind: "tuner" for those of a fine-tuning.
     """
     ranks, stages = world // layout.pipeline, layout.pipeline
     cuts = {axis: getattr(layout, axis) for axis in ("tensor", "context", "expert", "expert_tensor")}
@@ -50,8 +51,8 @@ def trainer_roles(layout: Layout, world: int) -> list[Role]:
         for place, end, share in halves if cut else [(0, "", ranks)]:
             rank = stage * ranks + place
             words = ", ".join(word for word in (of_stage, end + cut) if word)
-            name = f"trainer rank {rank}" + (f": {words}" if words else "")
-            found.append(Role(name, "trainer", rank, alike * share, stage))
+            name = f"{kind} rank {rank}" + (f": {words}" if words else "")
+            found.append(Role(name, kind, rank, alike * share, stage))
     return found
 
 
@@ -71,17 +72,19 @@ def engine_roles(devices: int, engines: int) -> list[Role]:
     ]
 
 
-def all_roles(run: Run, hardware: Device) -> list[Role]:
+def all_roles(run: Run, hardware: Device, fine_tuned: bool) -> list[Role]:
     """All roles of a run; those of a kind stand together.
 
     Args:
         run: the run.
         hardware: says how many devices a node has.
+        fine_tuned: whether the run begins with a fine-tuning (`scalelab.start.base_model.is_fine_tuned`).
     """
     cluster, nodes = run.cluster, 1
     if cluster.device == "gpu":
         nodes = -(-run.devices // hardware.per_node)
     return [
+        *(trainer_roles(run.tuner_setup.layout, run.sft.trainers, "tuner") if fine_tuned else []),
         *trainer_roles(run.trainer_setup.layout, cluster.trainers),
         *engine_roles(run.generator_setup.tensor_parallel, cluster.generators),
         Role("verifier", "verifier", 0, cluster.verifiers),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +33,10 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from moe.model import attention, gpt, head
+from moe.model import attention, gpt, head, packing
 from moe.model.kernels import Host
+from moe.sequences import TrainingSequence
+from moe.train.trainer import Trainer
 from scalelab.hardware import Device
 from scalelab.rehearse.ranks import Replacement, all_replaced, other_ranks
 from scalelab.rehearse.te_shapes import PACKAGE, rehearsed_version
@@ -62,7 +64,7 @@ class SimulatedDevice:
 @contextlib.contextmanager
 def simulated(world: SimulatedDevice) -> Iterator[FakeTensorMode]:
     """Let a `moe.train.trainer.Trainer` in this block be any rank of any number of ranks."""
-    replacements = [*other_ranks(world.report), *_gpu(world), *_routing(world), *_torch()]
+    replacements = [*other_ranks(world.report), *_gpu(world), *_routing(world), *_torch(), *_logprobs()]
     if torch.cuda.is_available():
         replacements += _cuda()
     with all_replaced(replacements), FakeTensorMode(allow_non_fake_inputs=True) as mode, _Types():
@@ -149,6 +151,24 @@ def _routing(world: SimulatedDevice) -> list[Replacement]:
         return list(world.hidden), list(world.hidden)
 
     return [(MoEAlltoAllTokenDispatcher, "preprocess", preprocess), (P2PCommunicator, "_communicate_shapes", shapes)]
+
+
+def _logprobs() -> list[Replacement]:
+    """Provide log-probabilities on the host, where fake tensors cannot be copied to: zeros, of other ranks, too."""
+    compute = Trainer.logprobs
+
+    def logprobs(self: Trainer, sequences: Sequence[TrainingSequence]) -> list[np.ndarray]:
+        compute(self, sequences)
+        return zeros(len(one) for one in sequences)
+
+    def zeros(lengths: Iterable[int]) -> list[np.ndarray]:
+        return [np.zeros(length, np.float32) for length in lengths]
+
+    return [
+        (packing, "_of_sequences", lambda batch, logprobs_T: zeros(batch.packed.lengths)),
+        (Trainer, "_together", lambda self, plan, mine: []),
+        (Trainer, "logprobs", logprobs),
+    ]
 
 
 def _torch() -> list[Replacement]:

@@ -1,11 +1,14 @@
-"""Rehearse one trainer rank at full size on fake tensors: build, load, a step, export."""
+"""Rehearse one trainer rank at full size on fake tensors: build, load, a step, export.
+
+A rank of RL, or of the fine-tuning before it (`scalelab.rehearse.tuner`): the same trainer, set up for other work.
+"""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from moe.model.architectures import architecture
-from moe.model.packing import LOSS
+from moe.model.packing import LOSS, LossFunction
 from moe.sequences import TrainingSequence
 from moe.settings import KernelChoice, TrainerSetup
 from moe.train.trainer import Trainer
@@ -39,25 +42,73 @@ _ON_HOST = ("build", "load", "export")
 """Phases with tensors on the host, too: initial weights, those of files, whole tensors on their way out."""
 
 
+@dataclass(frozen=True)
+class Training:
+    """Setup of a trainer, and the work that it then does.
+
+    Attributes:
+        setup: its settings.
+        ranks: trainer ranks.
+        folder: the Hugging Face folder that it starts from; None for weights of the config's names and shapes.
+        longest: tokens of the longest sequence.
+        sequence: makes one, of so many tokens and with a number.
+        loss: of a step; None takes none.
+        lr: of a step; None takes the optimiser's.
+        held_out: whether it computes the log-probabilities of sequences before its first step.
+        publication: way of the weights out, as `Cluster.publication`.
+        micro_batches: of a rank's step, by which exchanges are counted.
+    """
+
+    setup: TrainerSetup
+    ranks: int
+    folder: str | None
+    longest: int
+    sequence: Callable[[int, int], TrainingSequence]
+    loss: LossFunction | None
+    lr: float | None
+    held_out: bool
+    publication: str
+    micro_batches: int
+
+
 def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
-    """Run all phases of one trainer rank; errors are recorded, not raised."""
-    result = RoleResult(role.name, "trainer", role.stands_for)
+    """Run all phases of one trainer rank of RL; errors are recorded, not raised."""
+    run = setting.run
+    training = Training(
+        setup=run.trainer_setup,
+        ranks=run.cluster.trainers,
+        folder=run.sft.pretrained if run.sft.traces is None else None,  # else it starts from what is fine-tuned
+        longest=run.generator.max_model_len,
+        sequence=_completion,
+        loss=StepLoss(run.recipe.loss),
+        lr=None,
+        held_out=False,
+        publication=run.cluster.publication,
+        micro_batches=setting.micro_batches,
+    )
+    return rehearse_training(training, setting, role)
+
+
+def rehearse_training(training: Training, setting: RehearsalSettings, role: Role) -> RoleResult:
+    """Run all phases of one trainer rank, whatever it trains for; errors are recorded, not raised."""
+    result = RoleResult(role.name, role.kind, role.stands_for, micro_batches=training.micro_batches)
     with tempfile.TemporaryDirectory(prefix="scalelab-rehearsal-") as folder:
-        _TrainerRehearsal(setting, role, result, Path(folder)).run()
+        _TrainerRehearsal(training, setting, role, result, Path(folder)).run()
     return result
 
 
 class _TrainerRehearsal:
-    def __init__(self, setting: RehearsalSettings, role: Role, result: RoleResult, folder: Path) -> None:
-        self.setting, self.role, self.result, self.folder = setting, role, result, folder
-        self.run_config = setting.run
+    def __init__(
+        self, training: Training, setting: RehearsalSettings, role: Role, result: RoleResult, folder: Path
+    ) -> None:
+        self.training, self.setting, self.role, self.result, self.folder = training, setting, role, result, folder
         self.hf = setting.run.model.to_hf()
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.config = self._rehearsable(setting.run.trainer_setup)
-        self.ranks = setting.run.cluster.trainers
+        self.config = self._rehearsable(training.setup)
+        self.ranks = training.ranks
         layout = self.config.layout
         self.data = self.ranks // (layout.tensor * layout.pipeline * layout.context)
-        self.row = micro_batch(setting.run.generator.max_model_len, self.config.tokens_per_micro_batch)
+        self.row = micro_batch(training.longest, self.config.tokens_per_micro_batch)
         self.memory, self.collectives = Memory(self.device), Collectives()
         self.trainer: Trainer | None = None
 
@@ -74,15 +125,16 @@ class _TrainerRehearsal:
             {LOSS: 0.0},
         )
         result.longest_row = max(self.row)
-        longest, exports = self.run_config.generator.max_model_len, self.device == "cuda"
+        longest, exports = self.training.longest, self.device == "cuda"
         result.plan_memory_gib = planned.trainer_gib(
-            self.hf, self.run_config.trainer_setup, self.ranks, longest, self.role.stage, exports
+            self.hf, self.training.setup, self.ranks, longest, self.role.stage, exports
         )
         result.plan_flops = planned.trainer_flops(self.hf, self.config, self.row, self.role.stage)
         steps: dict[str, Callable[[], None]] = {
             "build": self._build,
             "load": self._load,
-            "step": self._step,
+            **({"held out": self._held_out} if self.training.held_out else {}),
+            **({"step": self._step} if self.training.loss else {}),
             "export": self._export,
         }
         self._say_what_is_left_out(fields)
@@ -119,8 +171,6 @@ class _TrainerRehearsal:
         if "num_moe_experts" in fields and self.setting.imbalance == 1:
             left.append("uneven routing: every expert gets its even share; try --imbalance")
         left.append("numbers, kernels' own workspaces, fragmentation, checkpoints")
-        if self.run_config.sft.public is not None:
-            left.append("a step of the fine-tuning, which comes first")
 
     def _phase(self, name: str, do: Callable[[], None]) -> bool:
         started = time.perf_counter()
@@ -145,7 +195,7 @@ class _TrainerRehearsal:
         optimizer = self.trainer.optimizer
         buffers = optimizer.ddp.buffers + optimizer.ddp.expert_parallel_buffers
         self.memory.classify("gradients", (buffer.grad_data for buffer in buffers))
-        on_host = self.run_config.trainer_setup.optimizer.offload and not self.config.optimizer.offload
+        on_host = self.training.setup.optimizer.offload and not self.config.optimizer.offload
         for part in optimizer.megatron.chained_optimizers:
             for main, state in part.optimizer.state.items():
                 if on_host:
@@ -153,23 +203,35 @@ class _TrainerRehearsal:
                 self.memory.classify("optimizer", [main, *state.values()])
         self.memory.classify("weights", [buffer.param_data for buffer in buffers])
         self.memory.classify("weights", self.trainer.model.parameters())
+        if self.trainer._reference is not None:
+            self.memory.classify("reference", [copy for _, copy in self.trainer._reference._copies])
 
     def _load(self) -> None:
         assert self.trainer is not None
-        folder = self.run_config.sft.pretrained
+        folder, pretrained = self.training.folder, self.setting.run.sft.pretrained
         if folder and (Path(folder) / "config.json").is_file():
             found = {name: tuple(shape) for name, shape in FolderWeights(folder).shapes.items()}
         else:
             found = {name: tuple(shape) for name, shape in shapes(self.hf).items()}
-            self.result.not_rehearsed.append(
-                f"the tensors of SFT.pretrained ({folder}), which is not here: names and shapes are the config's"
-                if folder
-                else "pretrained weights: the run starts from random ones"
-            )
+            if folder:
+                instead = "which is not here: names and shapes are the config's"
+                self.result.not_rehearsed.append(f"the tensors of SFT.pretrained ({folder}), {instead}")
+            elif pretrained is None:
+                self.result.not_rehearsed.append("pretrained weights: the run starts from random ones")
         self.trainer.load_weights(_Files(found, getattr(torch, self.config.dtype)))
+
+    def _sequences(self) -> list[TrainingSequence]:
+        """Full rows for every data-parallel rank, as many as there are stages."""
+        lengths = self.row * self.data * self.config.layout.pipeline
+        return [self.training.sequence(length, number) for number, length in enumerate(lengths)]
+
+    def _held_out(self) -> None:
+        assert self.trainer is not None
+        self.trainer.logprobs(self._sequences())
 
     def _step(self) -> None:
         assert self.trainer is not None
+        assert self.training.loss is not None
         trainer, stages = self.trainer, self.config.layout.pipeline
         finish = trainer.model.config.finalize_model_grads_func
 
@@ -178,18 +240,18 @@ class _TrainerRehearsal:
             finish(*args, **kwargs)
 
         trainer.model.config.finalize_model_grads_func = finalize
-        sequences = [_sequence(length, i) for i, length in enumerate(self.row * self.data * stages)]
+        sequences = self._sequences()
         self.collectives.forget()
         self.collectives.per_micro_batch = True
-        with counter() as flops:
-            trainer.train_step(sequences, StepLoss(self.run_config.recipe.loss))
+        with counter(self.row) as flops:
+            trainer.train_step(sequences, self.training.loss, self.training.lr)
         self.result.flops = flops.get_total_flops() / stages
-        exchanges = self.collectives.of_a_step(stages, self.setting.micro_batches)
+        exchanges = self.collectives.of_a_step(stages, self.training.micro_batches)
         self.result.collectives = [vars(exchange) for exchange in exchanges]
 
     def _export(self) -> None:
         assert self.trainer is not None
-        way, biased = self.run_config.cluster.publication, self.config.expert_bias > 0
+        way, biased = self.training.publication, self.config.expert_bias > 0
         biases = [name for name in expert_bias_names(self.hf).values() if biased and self._is_here(name)]
         wanted: dict[str, tuple[int, ...]] = dict.fromkeys(
             biases, (architecture(self.hf).fields.get("num_moe_experts", 0),)
@@ -239,7 +301,7 @@ def micro_batch(longest: int, budget: int) -> list[int]:
     return [longest] * whole + ([rest] if rest else [])
 
 
-def _sequence(tokens: int, number: int) -> TrainingSequence:
+def _completion(tokens: int, number: int) -> TrainingSequence:
     """A completion as the recipe hands it to the trainer."""
     floats = {name: np.ones(tokens, np.float32) for name in ("old_logprobs", "advantages", "weights", "same_version")}
     return TrainingSequence(np.zeros(tokens, np.int32), {**floats, "sequence_ids": np.full(tokens, number, np.int64)})

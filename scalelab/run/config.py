@@ -159,17 +159,26 @@ class Run:
     @property
     def trainer_setup(self) -> TrainerSetup:
         """Settings that the trainer is built with."""
-        return replace(self.tuner_setup, reference=REFERENCE in sees(self.recipe.loss))
+        seen, fp32_head = sees(self.recipe.loss), self.recipe.trainer_fp32_head
+        return replace(self.tuner_setup, reference=REFERENCE in seen, fp32_head=fp32_head)
 
     @property
     def tuner_setup(self) -> TrainerSetup:
-        """Settings that the trainer of a fine-tuning is built with."""
+        """Settings that the trainer of a fine-tuning is built with.
+
+        Recipes that are compared start from one model, whatever precision they choose for the head.
+        """
         return TrainerSetup(
             **_fields(self.trainer),
-            fp32_head=self.recipe.trainer_fp32_head,
+            fp32_head=True,
             seed=self.seed,
             device=self.cluster.device,
         )
+
+    @property
+    def longest_trace(self) -> int:
+        """Most tokens of a sequence of the fine-tuning; worked examples are taken to fit the engines."""
+        return self.generator.max_model_len if self.sft.public is None else self.sft.longest
 
     @property
     def generator_setup(self) -> GeneratorSetup:

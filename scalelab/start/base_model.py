@@ -227,6 +227,16 @@ def taken_as_is(run: Run) -> bool:
     return run.sft.pretrained is not None and run.sft.traces is None
 
 
+def is_fine_tuned(run: Run) -> bool:
+    """True if a run makes the model that it starts from: it is not taken as it is, and does not come with the lab.
+
+    What this machine's cache holds has no part in it.
+    """
+    if run.sft.pretrained is not None:
+        return not taken_as_is(run)
+    return shipped_model(tokenizer_and_key(run, None)[1]) is None
+
+
 def tokenizer_and_key(run: Run, prepared: PreparedTraces | None) -> TokenizerAndKey:
     """The tokenizer of a run's base model, and the key by which the model is found."""
     tokenizer = base_tokenizer(run)

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -169,9 +169,7 @@ def make(
         facts: of the examples, for the summary.
     """
     progress.say(f"SFT: {run.sft.steps} steps of {run.sft.traces_per_step} traces; starting the trainer")
-    # Recipes that are compared start from one model, whatever precision they choose for the head.
-    recipe = replace(run.recipe, fp32_head="both")
-    with closing(tuner(replace(run, recipe=recipe))) as model:
+    with closing(tuner(run)) as model:
 
         def attempt() -> None:
             losses = _fine_tune(run, examples, model, progress, saved)

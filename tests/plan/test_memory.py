@@ -160,6 +160,7 @@ def test_a_loss_that_sees_the_first_policy_takes_its_weights_once_more_and_a_for
     more = resolve("scalerl_8b", ["Recipe.loss=@GRPO()", "GRPO.beta=0.04"]).run
     assert (run.trainer_setup.reference, more.trainer_setup.reference) == (False, True)
     assert more.tuner_setup == run.trainer_setup, "a fine-tuning has no reference"
+    assert replace(more, recipe=replace(more.recipe, fp32_head="none")).tuner_setup == more.tuner_setup
     hf, ranks = run.model.to_hf(), run.cluster.trainers
     plain, beside = (trainer_memory(hf, one.trainer_setup, ranks, 16384, True) for one in (run, more))
     assert beside.reference == beside.weights > 0

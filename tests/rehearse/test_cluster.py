@@ -34,7 +34,7 @@ COMMAND = [sys.executable, "-m", "scalelab", "rehearse", "h100/scalerl_17bx16", 
 
 def rehearsed(run: Run, deadline: float = 300, pythons: dict[str, Interpreter] | None = None) -> RoleResult:
     h100 = device("h100")
-    roles = [role for role in all_roles(run, h100) if role.kind == "cluster"]
+    roles = [role for role in all_roles(run, h100, fine_tuned=False) if role.kind == "cluster"]
     pythons = pythons or interpreters(None)
     (result,) = rehearse_all(RehearsalSettings(run, h100), roles, pythons, 1, deadline, lambda *said: None)
     return result

@@ -58,6 +58,9 @@ def test_a_miniature_is_rehearsed_for_the_cpu_where_temporary_files_alone_can_be
         (["scalerl_8b", "--deadline", "inf"], "--deadline inf must be a positive number"),
         (["scalerl_8b", "--jobs", "-1"], "--jobs -1 must be a positive number"),
         (["scalerl_8b", "--set", "Layout.tensor=3"], "Layout"),
+        (["scalerl_8b", "--only", "tuner"], "no fine-tuning to rehearse: SFT.pretrained = 'models/llama"),
+        (["quickstart", "--only", "tuner"], "no fine-tuning to rehearse: the model that RL starts from comes with the"),
+        (["sft/scalerl_8b", "--set", "SFT.trainers=3"], "SFT.trainers = 3 with TrainerConfig.layout: 3 trainer ranks"),
         (["h100/scalerl_17bx16_least", "--set", "Budget.hours=50"], "an evaluation of 4,120 completions takes"),
     ],
 )

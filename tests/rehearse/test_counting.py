@@ -141,6 +141,17 @@ def test_causal_attention_counts_the_pairs_that_are_seen(queries: int, keys: int
     assert flops.get_total_flops() == (2 + 5) * 2 * seen * heads * size
 
 
+@pytest.mark.parametrize(("longest", "pieces"), [(48, [48, 16]), (32, [32, 16, 16])])
+def test_sequences_of_other_lengths_are_counted_by_their_own(longest: int, pieces: list[int]) -> None:
+    """Lengths are known, and longer sequences than attention takes at once are cut into chunks."""
+    with FakeTensorMode():
+        q, k, v = (torch.empty(64, 4, 8, requires_grad=True) for _ in "qkv")
+        borders = torch.empty(len(pieces) + 1, dtype=torch.int32)
+        with counter([48, 16]) as flops:
+            varlen_attn(q, k, v, borders, borders, longest, longest, window_size=(-1, 0)).sum().backward()
+    assert flops.get_total_flops() == (2 + 5) * 2 * sum(piece**2 / 2 for piece in pieces) * 4 * 8
+
+
 def test_a_number_of_a_real_tensor_is_its_own_and_that_of_a_fake_one_is_1() -> None:
     """vLLM's matrices free, by such a number, the memory behind them whenever Python clears them away."""
     real, world = torch.tensor(2**40 + 3), SimulatedDevice(device("h100"))

@@ -99,6 +99,18 @@ def test_every_role_of_a_big_experiment_starts(name: str, capsys: pytest.Capture
             assert role["flops"] == pytest.approx(role["plan_flops"], rel=0.01)
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.skipif(simulated_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
+@pytest.mark.parametrize("name", ["sft/scalerl_8b", "sft/scalerl_17bx16"])
+def test_every_rank_of_a_big_fine_tuning_starts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    only = ["--only", "tuner", "--devices", "yes", "--set", "SFT.pretrained='/'"]
+    assert main(["rehearse", name, *only, "--json"]) == 0
+    for role in json.loads(capsys.readouterr().out)["roles"]:
+        assert role["peak_gib"] == pytest.approx(role["plan_gib"], rel=0.03)
+        assert role["flops"] == pytest.approx(role["plan_flops"], rel=0.03)
+
+
 def on_simulated_gpu(layout: Layout, world: int, **trainer: Any) -> RoleResult:
     run = run_of(MODELS["mixtral"], layout, world, "selective")
     run = replace(run, trainer=replace(run.trainer, **trainer))

@@ -16,6 +16,7 @@ from moe.weights.links import shapes
 from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.plan.exchanges import exchanged_bytes
+from scalelab.recipe.losses import GRPO
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import Role, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
@@ -215,6 +216,17 @@ def test_layers_that_are_not_rehearsed_are_named_wherever_a_gpu_would_take_them(
     result = rehearse(RehearsalSettings(run, H100), trainer_roles(Layout(), 1)[0])
     assert any("Transformer Engine's layers" in line for line in result.replaced) == said
     assert result.verdict == ("in part" if said else "ok")
+
+
+def test_a_first_policy_takes_its_weights_and_a_forward_pass() -> None:
+    layout = Layout(tensor=2, pipeline=2)
+    run = run_of(MODELS["llama"], layout, 8)
+    run = replace(run, recipe=replace(run.recipe, loss=GRPO(beta=0.04)))
+    for role in trainer_roles(layout, 8)[::2]:
+        result = rehearse(RehearsalSettings(run, H100), role)
+        assert result.problems == []
+        assert result.memory_gib["reference"] == pytest.approx(result.plan_memory_gib["reference"], rel=1e-2)
+        assert result.flops == pytest.approx(result.plan_flops, rel=0.01)
 
 
 def test_busier_experts_take_more_memory() -> None:

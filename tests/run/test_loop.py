@@ -144,7 +144,7 @@ def test_three_steps_leave_evaluations_metrics_checkpoints_and_a_report(finished
 @pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs g++ or gcc")
 def test_a_whole_run_takes_its_weights_by_broadcast(cache: Path, tmp_path: Path) -> None:
-    """As every run on several GPUs does; NCCL's library is a stand-in over sockets."""
+    """NCCL's library is a stand-in over sockets; all else is what several GPUs run."""
     asked = command(tmp_path / "run")
     asked[asked.index("scalelab")] = "tests.helpers.nccl_stand_in"
     done = subprocess.run(asked, env=environment(cache), cwd=ROOT, capture_output=True, text=True, timeout=900)

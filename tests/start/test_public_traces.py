@@ -21,7 +21,7 @@ from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import Hardware, device
-from scalelab.plan.check import check_fine_tuning
+from scalelab.plan.check import check_fine_tuning, fine_tuning_problem
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tokenizer
 from scalelab.run.config import Run
 from scalelab.session import only_sft
@@ -347,6 +347,14 @@ def test_the_large_experiments_are_fine_tuned_alike_and_hold_what_they_train_on(
             check_fine_tuning(run, Hardware(device("h100"), 8))
     with pytest.raises(LabError, match=r"does not fit: \d+ GiB of 79 on h100: raise SFT.trainers"):
         check_fine_tuning(resolve("sft/scalerl_17bx16", ["Layout.pipeline=1"]).run, Hardware(device("h100"), 32))
+
+
+def test_a_fine_tuning_needs_memory_for_its_own_traces_not_for_what_engines_take() -> None:
+    few = ["SFT.trainers=2", "TrainerConfig.tokens_per_micro_batch=4096"]
+    assert fine_tuning_problem(resolve("sft/scalerl_8b", few).run, Hardware(device("h100"), 80))
+    short = resolve("sft/scalerl_8b", [*few, "SFT.longest=4096"]).run
+    assert short.generator.max_model_len == 16384
+    assert fine_tuning_problem(short, Hardware(device("h100"), 80)) is None
 
 
 def test_ranks_of_a_fine_tuning_that_no_node_holds_are_refused() -> None:
