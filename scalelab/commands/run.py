@@ -31,7 +31,7 @@ from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.defaults import STOP_ERROR
 from scalelab.doctor import demand_engines
 from scalelab.errors import FAILED, INTERRUPTED, LabError
-from scalelab.session.signals import heed_signals
+from scalelab.signals import heed_signals
 
 if TYPE_CHECKING:
     from scalelab.experiment import Experiment, Resolved

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
     from scalelab.experiment import resolve
     from scalelab.session.native_output import python_stderr_apart, without_library_warnings
     from scalelab.session.only_sft import fine_tune
-    from scalelab.session.signals import heed_signals
+    from scalelab.signals import heed_signals
     from scalelab.virtual.cluster import take_arithmetic
     from scalelab.watch.progress import Progress
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import LabError
-from scalelab.session.signals import heed_signals, stops
+from scalelab.signals import heed_signals, stops
 from scalelab.watch.progress import Progress
 
 if TYPE_CHECKING:

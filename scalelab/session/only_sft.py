@@ -77,7 +77,7 @@ def _tuner(run: Run, work: Path, progress: Progress, ending: ExitStack) -> tuple
     from scalelab.cluster.trainer_ranks import ClusterTuner
     from scalelab.hardware import of_ray
     from scalelab.plan.check import check_fine_tuning
-    from scalelab.session.signals import heed_signals
+    from scalelab.signals import heed_signals
 
     start_ray(run.cluster, run.sft.trainers)
     ending.callback(end_ray)

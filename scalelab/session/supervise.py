@@ -20,8 +20,8 @@ from typing import Any
 
 from scalelab.errors import BROKEN_OFF, FAILED, INTERRUPTED, USAGE_ERROR, LabError
 from scalelab.guarded import read_whole
-from scalelab.session.signals import stops
 from scalelab.session.told import ATTENDED, Told
+from scalelab.signals import stops
 from scalelab.terminal import shell_path
 
 PAUSES = (5.0, 30.0, 120.0)

@@ -17,8 +17,8 @@ from moe.cpu.portable import hide_wider
 from scalelab.imports import quick_imports
 from scalelab.run.config import Run
 from scalelab.session.drive import drive
-from scalelab.session.signals import heed_signals
 from scalelab.session.start_up import StartUp
+from scalelab.signals import heed_signals
 from scalelab.store.folder import RunFolder
 from scalelab.store.manifest import CHECKPOINTS, TOKENIZER
 from scalelab.store.trunk import FROM

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from moe.checkpoint.folder import CheckpointPolicy, check, finished_checkpoints,
 from moe.errors import MoeError
 from moe.sequences import TrainingSequence
 from scalelab.run.config import Run
+from scalelab.signals import first_asks
 from scalelab.start.traces import Examples
 from scalelab.store.publication import CheckpointNames
 from scalelab.watch.progress import Progress
@@ -132,6 +134,10 @@ class Saved:
                     return path, steps, [(int(step), float(loss)) for step, loss in state.get("held_out_loss", [])]
         return None, 0, []
 
+    def stopping(self) -> AbstractContextManager[threading.Event]:
+        """Set an event at the first signal to stop, where there is a checkpoint to take before the end."""
+        return nullcontext(threading.Event()) if self.names is None else first_asks()
+
     def take(self, model: Tuner, steps: int, losses: HeldOutLosses) -> None:
         """Take a checkpoint after this many steps; one of another model that has its name is set aside.
 
@@ -181,7 +187,11 @@ def make(
 
 
 def _fine_tune(run: Run, examples: Examples, model: Tuner, progress: Progress, saved: Saved) -> HeldOutLosses:
-    """Train from the newest checkpoint on; the next batch is made while the trainer works on the last."""
+    """Train from the newest checkpoint on; the next batch is made while the trainer works on the last.
+
+    Raises:
+        KeyboardInterrupt: a signal asked to stop; a checkpoint of the steps that were taken is on the disk.
+    """
     sft, began, held_out = run.sft, time.monotonic(), examples.held_out()
     pending: Callable[[], float] | None = None
     loss = math.nan
@@ -195,21 +205,31 @@ def _fine_tune(run: Run, examples: Examples, model: Tuner, progress: Progress, s
             losses.append((step, held_out_loss(held_out, model.logprobs(held_out))))
             progress.say(f"SFT: step {step}, loss on {len(held_out)} held-out traces {losses[-1][1]:.4f}")
 
+    def save(step: int, stop: bool) -> None:
+        saved.take(model, step, losses)
+        if stop:
+            progress.say(f"SFT: asked to stop, saved at step {step}; the same command goes on from there")
+            raise KeyboardInterrupt
+
     if first == 0:
         measure(0)
-    with progress.work("SFT", sft.steps, "steps") as advance:
+    with progress.work("SFT", sft.steps, "steps") as advance, saved.stopping() as asked:
         for step in range(first, sft.steps):
             batch = examples.step(step)
             if pending is not None:
                 loss = pending()
                 advance(step, f"loss {loss:.3f}")
-                if step % sft.checkpoint_every == 0:
+                stop, due = asked.is_set(), step % sft.checkpoint_every == 0
+                if due:
                     measure(step)
-                    saved.take(model, step, losses)
+                if due or stop:
+                    save(step, stop)
             pending = model.start_step(batch, cross_entropy, learning_rate(step, sft.steps, sft.learning_rate))
-    if pending is not None:
-        progress.say(f"SFT: done in {time.monotonic() - began:.0f} s, loss {pending():.3f}")
-        measure(sft.steps)
+        if pending is not None:
+            progress.say(f"SFT: done in {time.monotonic() - began:.0f} s, loss {pending():.3f}")
+            measure(sft.steps)
+        if asked.is_set():
+            save(sft.steps, stop=True)
     return losses
 
 

@@ -224,7 +224,7 @@ def evaluations() -> dict[str, str]:
         mock.patch("scalelab.start.model_folder.find_model", return_value=model),
         mock.patch("scalelab.commands.sft.demand_engines"),
         mock.patch("scalelab.commands.sft.heed_signals", create=True),
-        mock.patch("scalelab.session.signals.heed_signals"),
+        mock.patch("scalelab.signals.heed_signals"),
     ):
         for number, command in enumerate((
             "eval recorded/scalerl/seed_0",

@@ -19,7 +19,7 @@ from scalelab.errors import BROKEN_OFF, BrokenOffError
 
 BEFORE_THE_LOOP = """
 import signal, sys, time
-from scalelab.session.signals import heed_signals
+from scalelab.signals import heed_signals
 signal.signal(signal.SIGTERM, lambda *_: print("a library's handler"))
 heed_signals()
 try:

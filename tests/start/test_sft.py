@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ class Tuner:
     """
 
     def __init__(self, run: Run, deaths: Collection[int], error: type[BaseException] = TrainerLostError) -> None:
-        self.run, self.deaths, self.error, self.calls = run, deaths, error, 0
+        self.run, self.deaths, self.error, self.calls, self.trained = run, deaths, error, 0, 0
         self.weights: list[int] | None = None
 
     def _call(self) -> None:
@@ -81,6 +82,7 @@ class Tuner:
             self._call()
             assert self.weights is not None, "a lost trainer was trained on"
             self.weights.append(int(sum(int(one.tokens_T.sum()) for one in sequences)))
+            self.trained += 1
             return 0.5
 
         return done
@@ -172,6 +174,44 @@ def test_another_process_goes_on_where_the_first_was_killed(run: Run, whole: lis
     second = Tuner(run, set())
     assert weights(base_model(run, Progress(), lambda _: second, cache, names_of(sft))) == whole
     assert second.calls < 10, "it did not begin anew"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("at", range(2, 9))
+def test_a_signal_lets_the_step_end_and_loses_none_and_the_same_command_goes_on(
+    run: Run, whole: list[int], tmp_path: Path, at: int, number: signal.Signals
+) -> None:
+    """Slurm's before the time limit, too; a second one ends at once."""
+    cache, sft = tmp_path / "cache", tmp_path / "sft"
+    before = signal.getsignal(number)
+
+    class Signalled(Tuner):
+        def _call(self) -> None:
+            super()._call()
+            if self.calls == at:
+                signal.raise_signal(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        base_model(run, Progress(), lambda run: Signalled(run, set()), cache, names_of(sft))
+    assert signal.getsignal(number) == before
+    saved = weights(max(sft.glob("step_*")))
+    assert saved == whole[: len(saved)]
+    second = Tuner(run, set())
+    assert weights(base_model(run, Progress(), lambda _: second, cache, names_of(sft))) == whole
+    assert second.trained == len(whole) - len(saved), "no step is taken twice"
+
+
+def test_a_second_signal_ends_a_fine_tuning_at_once(run: Run, tmp_path: Path) -> None:
+    class Impatient(Tuner):
+        def _call(self) -> None:
+            super()._call()
+            if self.calls in (4, 5):
+                signal.raise_signal(signal.SIGINT)
+
+    tuner = Impatient(run, set())
+    with pytest.raises(KeyboardInterrupt):
+        base_model(run, Progress(), lambda run: tuner, tmp_path / "cache", names_of(tmp_path / "sft"))
+    assert tuner.calls == 5
 
 
 def test_a_damaged_checkpoint_or_one_of_another_model_is_passed_over(
