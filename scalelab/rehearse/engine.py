@@ -77,7 +77,7 @@ class _EngineRehearsal:
         self.model: torch.nn.Module | None = None
         self.vllm: VllmConfig | None = None
         self.there: gpu_platform.Choices | None = None
-        """What vLLM chooses on a GPU; None on a CPU."""
+        """Choices of vLLM on a GPU; None on a CPU."""
 
     def run(self) -> None:
         """Run all phases, up to the first that fails."""

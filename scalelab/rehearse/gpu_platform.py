@@ -54,7 +54,7 @@ _KERNEL = type(torch.ops._C).__getattr__
 
 @dataclass(frozen=True)
 class Choices:
-    """What vLLM chooses on a GPU.
+    """Choices of vLLM on a GPU.
 
     Attributes:
         worker: class of its workers.

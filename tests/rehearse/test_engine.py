@@ -208,7 +208,7 @@ except KeyError:
 
 @pytest.fixture(scope="module")
 def choices() -> dict[str, list[Any]]:
-    """What `CHOOSES` says, by the word before it."""
+    """Values of `CHOOSES`, by the word before it."""
     ended = subprocess.run([sys.executable, "-c", CHOOSES], capture_output=True, text=True, timeout=280, check=False)
     said: dict[str, list[Any]] = {}
     for word, _, rest in (line.partition(": ") for line in ended.stdout.splitlines()):
