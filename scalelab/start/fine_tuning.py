@@ -208,7 +208,7 @@ def _fine_tune(run: Run, examples: Examples, model: Tuner, progress: Progress, s
     def save(step: int, stop: bool) -> None:
         saved.take(model, step, losses)
         if stop:
-            progress.say(f"SFT: asked to stop, saved at step {step}; the same command goes on from there")
+            progress.say(f"SFT: asked to stop, and saved at step {step}, from where it goes on")
             raise KeyboardInterrupt
 
     if first == 0:
