@@ -12,11 +12,10 @@ experiments = {
     "scalerl_17bx16": scout.with_fragments(
         "cluster/gpus_80_h100_scout", description="The 17Bx16 mixture of experts on ten nodes of 8 H100."
     ),
+    # With 16 samples its only engine has the base model for 8 hours before the first step.
     "scalerl_17bx16_least": scout.with_fragments(
         "cluster/gpus_40_h100_scout", description="The 17Bx16 mixture of experts on five nodes of 8 H100, the least."
-    ).override(
-        {"Evaluation.samples": 4}
-    ),  # with 16 its only engine has the base model for 8 hours before the first step
+    ).override({"HeldOut.samples": 4}),
     "scalerl_17bx16_512": scout.with_fragments(
         "cluster/gpus_512_h100_scout",
         description="The 17Bx16 mixture of experts on 64 nodes of 8 H100, with a batch of 2,048.",

@@ -16,7 +16,7 @@ from scalelab.run.config import Run
 FEWER = (0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 """Sequences to start that are tried in place of too many, by those of the usual length that the cache holds."""
 
-LONG_HOURS = 2.0
+LONG_HOURS = 3.0
 """Time before the first step that an evaluation of the base model may take unmentioned."""
 
 WORTH_SAYING = 0.01
@@ -91,5 +91,5 @@ def _first(plan: RunPlan) -> list[str]:
         return []
     return [
         f"the base model's evaluation takes all engines for {cost.seconds / 3600:.1f} hours before the first step, "
-        f"{cost.device_hours:,.0f} device-hours: bind fewer Evaluation.samples"
+        f"{cost.device_hours:,.0f} device-hours: bind fewer HeldOut.samples, or Evaluation.samples"
     ]

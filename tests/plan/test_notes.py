@@ -182,7 +182,7 @@ def test_a_first_step_that_waits_for_hours_of_the_base_models_evaluation_is_said
 
     for least in ("h100/scalerl_17bx16_least", "h200/scalerl_17bx16_least"):
         assert said(least) == []
-        [note] = said(least, "--set", "Evaluation.samples=16")
+        [note] = said(least, "--set", "HeldOut.samples=16")
         assert re.search(r"takes all engines for [57]\.\d hours before the first step, 1?\d\d\d? device-hours", note), (
             note
         )

@@ -61,7 +61,7 @@ def test_a_miniature_is_rehearsed_for_the_cpu_where_temporary_files_alone_can_be
         (["scalerl_8b", "--only", "tuner"], "no fine-tuning to rehearse: SFT.pretrained = 'models/llama"),
         (["quickstart", "--only", "tuner"], "no fine-tuning to rehearse: the model that RL starts from comes with the"),
         (["sft/scalerl_8b", "--set", "SFT.trainers=3"], "SFT.trainers = 3 with TrainerConfig.layout: 3 trainer ranks"),
-        (["h100/scalerl_17bx16_least", "--set", "Budget.hours=50"], "an evaluation of 4,120 completions takes"),
+        (["h100/scalerl_17bx16_least", "--set", "Budget.hours=50"], "an evaluation of 4,480 completions takes"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

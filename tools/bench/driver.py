@@ -217,7 +217,7 @@ def stand_ins(engines: int, tokens: int) -> tuple[list[Any], Callable[..., Any]]
         nonlocal started
         host, engine, started = hosts[started // each], started % each, started + 1
         if not engine:
-            host.set_waits.remote(*arguments[-2:])
+            host.set_waits.remote(arguments[1].max_sequences, *arguments[-2:])
 
         def calls(name: str) -> Any:
             method = getattr(host, name)
