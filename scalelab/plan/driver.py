@@ -1,7 +1,7 @@
 """Processor time of the driver, which is one process however many engines there are.
 
 Both figures are a line over `tools/bench/driver.py books --engines 64 1000 2000` on an AMD EPYC of 2022 (Zen 4): 0.05,
-0.16 and 0.34 core with 24, 419 and 688 completions a second; by the line 0.05, 0.23 and 0.35.
+0.16 to 0.20 and 0.34 core with 24, 419 and 688 completions a second; by the line 0.05, 0.23 and 0.35.
 """
 
 from __future__ import annotations
