@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+SAME_SECONDS = 1.0
+"""Time in which a second signal is the first once more: a terminal sends it, and so does a parent that passes it on."""
 
 
 def stops() -> list[signal.Signals]:
@@ -32,12 +36,15 @@ def first_asks() -> Iterator[threading.Event]:
 
     Who waits for the event finishes what is under way. In another thread than the main one nothing changes.
     """
-    asked = threading.Event()
+    asked, first = threading.Event(), 0.0
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
+        nonlocal first
+        if not asked.is_set():
+            first = time.monotonic()
+            asked.set()
+        elif time.monotonic() - first >= SAME_SECONDS:
             raise KeyboardInterrupt
-        asked.set()
 
     if threading.current_thread() is not threading.main_thread():
         yield asked

@@ -24,6 +24,7 @@ from moe.checkpoint.folder import (
 )
 from moe.durable import write_whole
 from moe.sequences import TrainingSequence
+from scalelab import signals
 from scalelab.cluster import faults as faults_room
 from scalelab.cluster.faults import Faults
 from scalelab.errors import LabError
@@ -201,7 +202,13 @@ def test_a_signal_lets_the_step_end_and_loses_none_and_the_same_command_goes_on(
     assert second.trained == len(whole) - len(saved), "no step is taken twice"
 
 
-def test_a_second_signal_ends_a_fine_tuning_at_once(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("same", "calls"), [(0.0, 5), (60.0, 6)])
+def test_a_later_signal_ends_a_fine_tuning_at_once_and_the_same_one_twice_does_not(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: float, calls: int
+) -> None:
+    """A terminal's Ctrl-C comes once more from a parent that passes it on."""
+    monkeypatch.setattr(signals, "SAME_SECONDS", same)
+
     class Impatient(Tuner):
         def _call(self) -> None:
             super()._call()
@@ -211,7 +218,7 @@ def test_a_second_signal_ends_a_fine_tuning_at_once(run: Run, tmp_path: Path) ->
     tuner = Impatient(run, set())
     with pytest.raises(KeyboardInterrupt):
         base_model(run, Progress(), lambda run: tuner, tmp_path / "cache", names_of(tmp_path / "sft"))
-    assert tuner.calls == 5
+    assert tuner.calls == calls
 
 
 def test_a_damaged_checkpoint_or_one_of_another_model_is_passed_over(
