@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -30,6 +31,11 @@ def heed_signals() -> None:
             signal.signal(number, signal.default_int_handler)
 
 
+def finishing(number: signal.Signals) -> str:
+    """Answer to the first signal that asks to stop."""
+    return f"{number.name}: finishing the step and saving; again to stop at once"
+
+
 @contextmanager
 def first_asks() -> Iterator[threading.Event]:
     """Let the first signal of `stops` set the event that is given, and later ones raise `KeyboardInterrupt`.
@@ -43,6 +49,8 @@ def first_asks() -> Iterator[threading.Event]:
         if not asked.is_set():
             first = time.monotonic()
             asked.set()
+            with suppress(OSError):  # a handler may come in the middle of a print, so it does without
+                os.write(2, f"{finishing(signal.Signals(number))}\n".encode())
         elif time.monotonic() - first >= SAME_SECONDS:
             raise KeyboardInterrupt
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import LabError
-from scalelab.signals import heed_signals, stops
+from scalelab.signals import finishing, heed_signals, stops
 from scalelab.watch.progress import Progress
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def drive(
                 this.cancel()
             else:
                 loop.stop()
-                progress.say(f"{number.name}: finishing the step and saving; again to stop at once")
+                progress.say(finishing(number))
 
         def attach(loop: Loop) -> None:
             loops.append(loop)

@@ -180,7 +180,7 @@ def test_another_process_goes_on_where_the_first_was_killed(run: Run, whole: lis
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("at", range(2, 9))
 def test_a_signal_lets_the_step_end_and_loses_none_and_the_same_command_goes_on(
-    run: Run, whole: list[int], tmp_path: Path, at: int, number: signal.Signals
+    run: Run, whole: list[int], tmp_path: Path, at: int, number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Slurm's before the time limit, too; a second one ends at once."""
     cache, sft = tmp_path / "cache", tmp_path / "sft"
@@ -196,6 +196,9 @@ def test_a_signal_lets_the_step_end_and_loses_none_and_the_same_command_goes_on(
         base_model(run, Progress(), lambda run: Signalled(run, set()), cache, names_of(sft))
     assert signal.getsignal(number) == before
     saved = weights(max(sft.glob("step_*")))
+    *_, answer, last = capfd.readouterr().err.splitlines()
+    assert answer == f"{number.name}: finishing the step and saving; again to stop at once"
+    assert last == f"SFT: asked to stop, and saved at step {len(saved)}, from where it goes on"
     assert saved == whole[: len(saved)]
     second = Tuner(run, set())
     assert weights(base_model(run, Progress(), lambda _: second, cache, names_of(sft))) == whole
