@@ -31,7 +31,7 @@ FETCH_SECONDS = 60.0
 """Longest time to fetch what lies in shards; what has not come by then counts as lost."""
 
 BRIEF_SECONDS = 10.0
-"""Longest time to fetch it where the driver's event loop stands still meanwhile."""
+"""Longest time to fetch it where the next step waits for that."""
 
 SETTLED_SECONDS = 5.0
 """Longest time to read a shard that has come, or is known to be lost."""

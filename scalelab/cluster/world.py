@@ -32,7 +32,7 @@ from scalelab.run.world import RunLoop, build_loop, evaluate_in_flight
 from scalelab.shards import stored
 from scalelab.store.copying import Copier
 from scalelab.store.folder import RunFolder
-from scalelab.waiting import LateError
+from scalelab.waiting import LateError, answer
 from scalelab.watch.progress import Progress, Status, duration
 
 log = logging.getLogger(__name__)
@@ -218,10 +218,11 @@ class ClusterRun:
 
     # Checkpointer.
 
-    def save(self) -> Coroutine[None, None, None]:
+    async def save(self) -> Coroutine[None, None, None]:
         """Take a checkpoint of everything; it is written while the loop goes on."""
         path, state = self.checkpoint_store.begin()
-        return self._saved(self.trainer.save(path, state))
+        what = "completions that wait for a step to be written"
+        return self._saved(self.trainer.save(path, await answer(in_own_thread(state), self.run.save_seconds, what)))
 
     async def _saved(self, taken: Any) -> None:
         await taken
@@ -235,7 +236,7 @@ class ClusterRun:
     async def rest(self) -> None:
         """Take a checkpoint at the end, and wait until it is on the disk."""
         if self.checkpoint_store.due:
-            await self.save()
+            await (await self.save())
         await self.trainer.finish_saving()
         await in_own_thread(self.checkpoint_store.prune)
 

@@ -270,6 +270,38 @@ class Books(Generic[PromptT, RolloutsT]):
         self.due = {name: since for name, since in self.due.items() if since > self.evaluated_on.get(name, -1)}
 
 
+@dataclass(frozen=True)
+class Capture:
+    """The books as they were at one moment, for a checkpoint.
+
+    Attributes:
+        state: all but the rollouts that wait for a step.
+        waiting: those, by their groups' names.
+    """
+
+    state: BooksState
+    waiting: dict[str, list[AnyRollout]]
+
+    def written(self, folder: Path) -> BooksState:
+        """The books as plain JSON, with rollouts that wait for a step in a file in `folder`; takes time.
+
+        A group of which content is lost counts as in flight.
+        """
+        there = iter(with_contents([one for group in self.waiting.values() for one in group], BRIEF_SECONDS))
+        found = {name: [next(there) for _ in group] for name, group in self.waiting.items()}
+        kept = {name: [one for one in group if one] for name, group in found.items() if None not in group}
+        rollouts = [rollout for group in kept.values() for rollout in group]
+        groups = {
+            name: {**stored, "rollouts": len(kept.get(name, ()))} for name, stored in self.state["groups"].items()
+        }
+        return {
+            **self.state,
+            "groups": cast("dict[str, StoredGroup]", groups),
+            "rollouts": write_rollouts(folder, rollouts) if rollouts else None,
+            "unrecorded": sum(is_held(rollout.routed_TLK) for rollout in rollouts),
+        }
+
+
 @dataclass
 class RunBooks(Books[Prompt, list[AnyRollout]]):
     """Books of prompts and rollouts: all state in a checkpoint beside the trainer's own."""
@@ -284,18 +316,12 @@ class RunBooks(Books[Prompt, list[AnyRollout]]):
         """Completion tokens of a group."""
         return sum(rollout.tokens for rollout in rollouts)
 
-    def capture(self, folder: Path) -> BooksState:
-        """The books as plain JSON; rollouts that wait for a step are written to a file in `folder`.
+    def capture(self) -> Capture:
+        """The books as they are now.
 
-        Groups in flight are kept by name and prompt: a resumed run generates them again, and so it does those of which
-        content is lost. So is an evaluation.
+        Groups in flight are kept by name and prompt: a resumed run generates them again. So is an evaluation.
         """
-        waiting = {name: group.rollouts for name, group in self.groups.items() if group.rollouts is not None}
-        there = iter(with_contents([rollout for group in waiting.values() for rollout in group], BRIEF_SECONDS))
-        found = {name: [next(there) for _ in group] for name, group in waiting.items()}
-        kept = {name: [one for one in group if one] for name, group in found.items() if None not in group}
-        rollouts = [rollout for group in kept.values() for rollout in group]
-        return {
+        state: BooksState = {
             "schedule": self.schedule.state_dict(),
             "sampler": self.sampler.state_dict(),
             "ledger": self.ledger.state_dict(),
@@ -308,15 +334,16 @@ class RunBooks(Books[Prompt, list[AnyRollout]]):
             "step_hours": self.step_hours,
             "counts": [self.completions, self.tokens, self.generated],
             "groups": {
-                name: {"prompt": cast("StoredPrompt", asdict(group.prompt)), "rollouts": len(kept.get(name, ()))}
+                name: {"prompt": cast("StoredPrompt", asdict(group.prompt)), "rollouts": 0}
                 for name, group in self.groups.items()
             },
-            "rollouts": write_rollouts(folder, rollouts) if rollouts else None,
-            "unrecorded": sum(is_held(rollout.routed_TLK) for rollout in rollouts),
+            "rollouts": None,
+            "unrecorded": 0,
         }
+        return Capture(state, {name: one.rollouts for name, one in self.groups.items() if one.rollouts is not None})
 
     def restore(self, state: BooksState, folder: Path, say: Callable[[str], None]) -> None:
-        """Return to a state that `capture` saved.
+        """Return to a state that a capture wrote.
 
         Rollouts that are missing or damaged are said, and their groups generated again. The ledger does not go back:
         what was spent is spent.

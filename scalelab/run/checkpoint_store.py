@@ -37,7 +37,7 @@ class CheckpointStore:
         self._run, self._books, self._folder, self._say = run, books, folder, say
         self._root = folder.checkpoints
         self._config = config_sha256(folder.path)
-        self._first = self.capture()
+        self._first = self.capture()()
         self._saved = -1
         self._rollouts: dict[Path, str] = {}
         self._naming = threading.Lock()
@@ -47,27 +47,35 @@ class CheckpointStore:
         """True if the books have changed since the last checkpoint."""
         return self._saved != self._books.version
 
-    def capture(self, **more: Any) -> State:
-        """The books as a checkpoint keeps them.
+    def capture(self, **more: Any) -> Callable[[], State]:
+        """The books as they are now, as a function that writes what is large and gives the rest for a checkpoint.
 
         Args:
             more: what the world keeps beside them.
         """
-        line = self._folder.line_of(self._books.version)
-        return {**self._books.capture(self._root), **more, CONFIG_SHA256: self._config, LINE: line}
+        books, line = self._books.capture(), self._folder.line_of(self._books.version)
+        return lambda: {**books.written(self._root), **more, CONFIG_SHA256: self._config, LINE: line}
 
-    def begin(self, replaces: bool = True, **more: Any) -> tuple[str, State]:
-        """Choose the folder and capture the state of a new checkpoint, which `publish` gives its name.
+    def begin(self, replaces: bool = True, **more: Any) -> tuple[str, Callable[[], State]]:
+        """Choose the folder of a new checkpoint, which `publish` gives its name, and capture the books.
 
         Args:
             replaces: whether older ones are deleted then, as the run's policy has it.
             more: what the world keeps beside the books.
+
+        Returns:
+            The folder, and a function that gives the state, for a thread: it fetches and writes what waits for a step.
         """
         self._saved = self._books.version
         path = self._folder.begin_checkpoint(self._saved, self._run.checkpoints if replaces else None)
-        with self._naming:
-            state = self.capture(**more)
-            self._rollouts[path] = state["rollouts"]
+        written = self.capture(**more)
+
+        def state() -> State:
+            with self._naming:
+                found = written()
+                self._rollouts[path] = found["rollouts"]
+            return found
+
         return str(path), state
 
     def publish(self) -> None:

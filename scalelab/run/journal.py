@@ -15,6 +15,7 @@ from scalelab.rollout.evaluation import Graded, evaluate
 from scalelab.rollout.types import AnyCompletion, Request
 from scalelab.run.books import RunBooks
 from scalelab.run.config import Run
+from scalelab.run.coroutines import in_own_thread
 from scalelab.run.evaluations import EvaluationPoint
 from scalelab.run.ports import Engines, Graders, WeightsT
 from scalelab.store.folder import RunFolder
@@ -110,6 +111,12 @@ class Journal:
 
     # The lines.
 
+    async def keep(self, step: Step, result: StepResult | None) -> None:
+        """Write the completions of a step that are to be kept, beside the event loop and before the step's line."""
+        if result is not None and result.logprobs is not None:
+            step_number, logprobs = self._books.version + 1, result.logprobs
+            await in_own_thread(lambda: self._folder.keep_trained(step_number, step.rollouts, logprobs))
+
     def stepped(
         self, names: list[str], step: Step, result: StepResult | None, seconds: dict[str, float]
     ) -> LabError | None:
@@ -149,8 +156,6 @@ class Journal:
         if result is not None:
             wall |= {"trainer_seconds": result.seconds, "trainer_peak_gib": result.peak_gib}
             wall |= {} if self._simulated else self._speed(result)
-        if result is not None and result.logprobs is not None:
-            self._folder.keep_trained(books.version, step.rollouts, result.logprobs)
         record, apart = self._with_clock(record, wall)
         self._folder.add_step(record, apart)
         prune_training(self._folder.path, self._run.retention, self._folder.check)

@@ -109,6 +109,9 @@ class Journal(Protocol[_StepIn, _ResultIn]):
     def charge(self, stepping: bool) -> None:
         """Charge the time since the last charge to the ledger; `stepping` says whether the trainer was at work."""
 
+    async def keep(self, step: _StepIn, result: _ResultIn | None) -> None:
+        """Write the completions of a step that are to be kept; the step is not booked yet."""
+
     def stepped(
         self, names: list[str], step: _StepIn, result: _ResultIn | None, seconds: dict[str, float]
     ) -> LabError | None:
@@ -121,8 +124,12 @@ class Checkpointer(Protocol):
     pauses: bool
     """True if a stretch ends at every checkpoint: everything in flight is dropped then, and started again."""
 
-    def save(self) -> Coroutine[None, None, None]:
-        """Take a checkpoint of trainer and books as they are now; awaitable until it is taken."""
+    async def save(self) -> Coroutine[None, None, None]:
+        """Ask for a checkpoint of trainer and books as they are now; the next step may be asked for after that.
+
+        Returns:
+            What ends once it is taken.
+        """
 
     async def check(self) -> None:
         """Raise the error of a checkpoint that could not be written.
@@ -302,7 +309,7 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
             names = self.batch()
             if self.save_asked:
                 self.save_asked = False
-                self.spawn(self.checkpointer.save(), name="checkpoint")
+                self.spawn(await self.checkpointer.save(), name="checkpoint")
             elif names is None:
                 await self.changes.until(
                     lambda: self.ending or self.save_asked or self.batch(), "a batch of finished groups"
@@ -313,7 +320,7 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
                 if self.save_due:
                     if self.checkpointer.pauses:
                         return
-                    self.spawn(self.checkpointer.save(), name="checkpoint")
+                    self.spawn(await self.checkpointer.save(), name="checkpoint")
                 began = self.clock()
         if not (self.stopping or self.evaluation.done(self.books.version)):
             self.evaluation.due(self.books.version)
@@ -339,6 +346,7 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
         try:
             async with self.stepping:
                 result = await self.trainer.step(step) if step.sequences else None
+                await self.journal.keep(step, result)
         except StepLostError:
             self.save_due, self.lost_steps = False, self.lost_steps + 1
             if self.lost_steps == LOST_STEPS:

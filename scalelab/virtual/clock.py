@@ -33,11 +33,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time moves only when nothing is ready to run.
 
     Attributes:
+        simulated: true of this loop; `in_own_thread` asks for it.
         now: ticks since the beginning.
         wall: seconds since the beginning as a machine with few cores would take them; see `stretch`.
         stretch: asked before time moves, returns how many times slower than planned everything runs until then.
         moved: called with the seconds of wall time that have just passed.
     """
+
+    simulated = True
 
     def __init__(self, start: int = 0) -> None:
         self.now = start

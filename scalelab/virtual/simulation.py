@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -163,8 +163,9 @@ class NoCheckpoints:
 
     pauses = False
 
-    async def save(self) -> None:
-        """Return without a checkpoint."""
+    async def save(self) -> Coroutine[None, None, None]:
+        """Give something to wait for, without a checkpoint."""
+        return self.check()
 
     async def check(self) -> None:
         """Return: no checkpoint can fail."""
@@ -289,6 +290,9 @@ class Simulation:
         share = self.apart.engines / self.shape.generators
         self.loop.books.ledger.advance(now - self._charged, evaluation_share=share, trainer_idle=not stepping)
         self._charged = now
+
+    async def keep(self, step: DrawnStep, result: None) -> None:
+        """Return: no completion is there to be kept."""
 
     def stepped(self, names: list[str], step: DrawnStep, result: None, seconds: dict[str, float]) -> None:
         """Note the totals at the end of a step."""

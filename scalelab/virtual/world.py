@@ -241,7 +241,7 @@ class VirtualRun:
 
     # Checkpointer.
 
-    def save(self) -> Coroutine[None, None, None]:
+    async def save(self) -> Coroutine[None, None, None]:
         """Refuse: checkpoints are taken at rest."""
         raise AssertionError("unreachable: a run on a simulated clock takes its checkpoints at rest")
 
@@ -267,7 +267,7 @@ class VirtualRun:
                 BY_RULE: self.loop.save_due,
             }
             path, state = self._checkpoint_store.begin(due, virtual=virtual)
-            self._trainer.save(path, state)
+            self._trainer.save(path, state())
             self._checkpoint_store.prune()
             if due:  # a copy keeps one checkpoint, and none but those that are due can be gone on from
                 self._copier.update()

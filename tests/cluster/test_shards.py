@@ -379,7 +379,7 @@ def test_a_checkpoint_holds_what_waits_and_generates_groups_again_whose_content_
     half = [*collected(one[:1]), *lost_with_its_node(nodes, far, one[1:])]
     for name, light in ((kept, collected(one)), (lost, half)):
         books.finish(name, graded(light, books.groups[name].prompt), 0.5, None)
-    again.restore(books.capture(tmp_path), tmp_path, print)
+    again.restore(books.capture().written(tmp_path), tmp_path, print)
     assert again.groups[lost].rollouts is None
     assert again.schedule.in_flight == (lost,)
     restored = again.groups[kept].rollouts

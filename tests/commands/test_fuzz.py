@@ -177,7 +177,7 @@ def test_the_state_of_a_checkpoint(tmp_path: Path, lab: Any, changes: dict[str, 
     folder = RunFolder(path)
     checkpoint_store = CheckpointStore(lab, books := new_books(lab), folder, lambda _: None)
     newest = finished_checkpoints(path / "checkpoints")[-1]
-    state = {**books.capture(folder.checkpoints), "rollouts": rollouts, **changes}
+    state = {**books.capture().written(folder.checkpoints), "rollouts": rollouts, **changes}
     write_whole(newest / STATE, json.dumps(state))
     files = {file.name: digest(file) for file in newest.iterdir() if file.name != MANIFEST}
     write_manifest(newest, replace(read_manifest(newest), model=lab.model.to_hf(), files=files))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -224,10 +224,13 @@ class World:
         )
         await self.loop.run()
 
-    async def save(self) -> None:
+    async def save(self) -> Coroutine[None, None, None]:
         """Take a checkpoint."""
         path, state = self.checkpoint_store.begin()
-        await self.trainer.save(path, state)
+        await self.trainer.save(path, state())
+        return self._pruned()
+
+    async def _pruned(self) -> None:
         self.checkpoint_store.prune()
 
     async def check(self) -> None:
@@ -236,7 +239,7 @@ class World:
     async def rest(self) -> None:
         """Take the last checkpoint."""
         if self.checkpoint_store.due:
-            await self.save()
+            await (await self.save())
         self.checkpoint_store.prune()
 
     async def go_back(self, error: TrainerLostError) -> None:

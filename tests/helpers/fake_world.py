@@ -158,7 +158,7 @@ class World:
         self.evaluated_again: list[int] = []
         self.open_file: CompletionsInMemory | None = None
         self.whole: list[int] = []
-        self.kept: BooksState = self.books.capture(folder)
+        self.kept: BooksState = self.books.capture().written(folder)
         self.saved: list[int] = []
         self.asked_to_save = False
         self.went_back: list[int] = []
@@ -343,6 +343,9 @@ class World:
     def charge(self, stepping: bool) -> None:
         pass
 
+    async def keep(self, step: Any, result: str | None) -> None:
+        assert self.loop.stepping.locked()
+
     def stepped(self, names: list[str], step: Any, result: str | None, seconds: dict[str, float]) -> LabError | None:
         assert (result is None) == (not step.sequences)
         self.trained.append((self.books.version, names))
@@ -363,8 +366,12 @@ class World:
         self.whole.clear()
         (self.evaluated_again if again else self.evaluated).append(point.version)
 
-    def save(self) -> Coroutine[None, None, None]:
-        return self._save(self.books.capture(self.folder))
+    async def save(self) -> Coroutine[None, None, None]:
+        capture = self.books.capture()
+        version = self.books.version
+        await self._pause(0.5)
+        assert self.books.version == version, "no step may follow before the checkpoint was asked for"
+        return self._save(capture.written(self.folder))
 
     async def _save(self, state: BooksState) -> None:
         await self._pause(0.5)
@@ -377,7 +384,7 @@ class World:
 
     async def rest(self) -> None:
         if self.kept["schedule"]["trainer_version"] < self.books.version:
-            await self.save()
+            await (await self.save())
 
     async def go_back(self, error: TrainerLostError) -> None:
         self.restarts -= 1

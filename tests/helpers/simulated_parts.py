@@ -141,10 +141,11 @@ class World(crash_world.World):
         self.nodes.update(gone)
         self.returned.set()
 
-    def save(self) -> Any:
+    async def save(self) -> Any:
         """Take a checkpoint of trainer and books as they are now."""
         path, state = self.checkpoint_store.begin()
-        return self._saved(self.trainer.save(path, state))
+        await asyncio.sleep(1.0)  # as contents are fetched and written
+        return self._saved(self.trainer.save(path, state()))
 
     async def _saved(self, taken: Any) -> None:
         await taken
@@ -157,7 +158,7 @@ class World(crash_world.World):
     async def rest(self) -> None:
         """Take the last checkpoint, and wait until it is on the disk."""
         if self.checkpoint_store.due:
-            await self.save()
+            await (await self.save())
         await self.trainer.finish_saving()
         self.checkpoint_store.prune()
 

@@ -347,7 +347,7 @@ def test_a_return_says_how_many_completions_wait_without_their_record_of_experts
         group.rollouts = [replace(one, routed_TLK=record) for one in group.rollouts or ()]
     second = World(tmp_path, PPOOffPolicy(3))
     said: list[str] = []
-    second.books.restore(first.books.capture(tmp_path), tmp_path, said.append)
+    second.books.restore(first.books.capture().written(tmp_path), tmp_path, said.append)
     count = sum(len(group.rollouts or ()) for group in waiting)
     assert said == [f"{count} completions waited for a step; for them the trainer's own router chooses the experts"]
     assert count

@@ -190,7 +190,7 @@ def test_log_probs_of_the_trainer_stand_beside_tokens_alone() -> None:
 
 
 def test_a_step_that_is_kept_waits_briefly_for_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop stands still meanwhile."""
+    """The next step waits meanwhile."""
     waited: list[float] = []
 
     def whole(rollouts: Any, seconds: float) -> Any:

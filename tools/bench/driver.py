@@ -2,12 +2,14 @@
 
     python tools/bench/driver.py books --engines 64 256 1000 [--seconds 20] [--tokens 5900]
     python tools/bench/driver.py evaluation --completions 16000 --tokens 5900
+    python tools/bench/driver.py checkpoint --completions 768 --tokens 5900
 
 `books` runs the lab's engines, graders, groups, heartbeats and status against Ray actors that finish completions at the
 plan's speed, with all their tokens and text. An actor stands for many engines, and every one of them is called as a run
 calls it. A batch of groups becomes a step in Ray's store. Fewer `--tokens` make completions smaller, not more of them.
 `evaluation` lets completions come in groups of 16 from another process, and measures how long the event loop stands
-still and what memory is taken, shared memory that it reads included.
+still and what memory is taken, shared memory that it reads included. `checkpoint` does so for the completions that wait
+when a checkpoint is taken, and for those of a step that are kept.
 """
 
 from __future__ import annotations
@@ -123,6 +125,52 @@ def evaluation(completions: int, tokens: int, shard_bytes: int) -> None:
         )
 
     asyncio.run(main())
+    ray.shutdown()
+
+
+def checkpoint(completions: int, tokens: int) -> None:
+    """Take a checkpoint's books while completions wait for a step, and keep those of a step, beside a heartbeat."""
+    import ray
+
+    from scalelab.experiment import resolve
+    from scalelab.run.books import DrawnGroup, new_books
+    from scalelab.run.coroutines import in_own_thread
+    from scalelab.store.folder import RunFolder
+
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
+    maker: Any = ray.remote(num_cpus=0)(GroupMaker).remote(tokens)
+    work = RolloutWork(Recipe(), None, 0, False)  # type: ignore[arg-type]
+    books = new_books(resolve("quickstart").run)
+    waiting: list[AnyRollout] = []
+    for number in range(completions // GROUP):
+        answer, *shards = maker.make.options(num_returns=3).remote(number, 100_000)
+        prompt = Prompt(f"math/{number}", "math", "p" * 300, "42")
+        rollouts = work.rollouts(prompt, with_keys(ray.get(answer), *shards), [verdict("passed")] * GROUP)
+        books.groups[prompt.id] = DrawnGroup(prompt, rollouts)
+        waiting += rollouts
+
+    async def main(folder: Path) -> None:
+        for what in ("a checkpoint", "a kept step"):
+            pauses, began = Pauses(), time.perf_counter()
+            watching = asyncio.ensure_future(pauses.watch(0.001))
+            await asyncio.sleep(0.1)
+            if what == "a checkpoint":
+                await in_own_thread(partial(books.capture().written, folder))
+            else:
+                logprobs = [np.zeros(tokens + 100, np.float32)] * len(waiting)
+                kept: Any = SimpleNamespace(path=folder, settle=lambda *_: None)
+                (folder / "rollouts").mkdir()
+                await in_own_thread(partial(RunFolder.keep_trained, kept, 1, waiting, logprobs))
+            took = time.perf_counter() - began - 0.1
+            await asyncio.sleep(0.1)
+            watching.cancel()
+            print(
+                f"{what} with {completions} x {tokens} tokens: the loop stood still for {pauses.longest:.3f} s at "
+                f"most, the next step waits {took:.2f} s"
+            )
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(main(Path(folder)))
     ray.shutdown()
 
 
@@ -357,14 +405,19 @@ def main() -> None:
     one = parts.add_parser("evaluation")
     one.add_argument("--completions", type=int, default=16000)
     one.add_argument("--shard-bytes", type=int, default=100_000, help="see Cluster.shard_bytes; 10**9: all in answers")
+    three = parts.add_parser("checkpoint")
+    three.add_argument("--completions", type=int, default=768)
     two = parts.add_parser("books")
     two.add_argument("--engines", type=int, nargs="+", default=[64, 256, 1000])
     two.add_argument("--seconds", type=float, default=20.0)
-    for part in (one, two):
+    for part in (one, two, three):
         part.add_argument("--tokens", type=int, default=TOKENS)
     asked = parser.parse_args()
     if asked.part == "evaluation":
         evaluation(asked.completions, asked.tokens, asked.shard_bytes)
+        return
+    if asked.part == "checkpoint":
+        checkpoint(asked.completions, asked.tokens)
         return
     for engines in asked.engines:
         with tempfile.TemporaryDirectory() as folder:
