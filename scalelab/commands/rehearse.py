@@ -178,7 +178,8 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
     for line in dict.fromkeys(f"{result.kind}: {line}" for result in results for line in result.replaced):
         print(f"\nin part: {line}")
     seen = dict.fromkeys(f"{result.kind}: {line}" for result in results for line in result.not_rehearsed)
-    print("\nnot rehearsed")
+    if seen:
+        print("\n* not rehearsed, so no verdict covers it")
     for line in seen:
         print(f"  {line}")
 

@@ -73,10 +73,12 @@ class RoleResult:
 
     @property
     def verdict(self) -> str:
-        """The role's end in two words at most."""
+        """The role's end in two words at most; a star where something was not rehearsed, for which it says nothing."""
         if self.late:
             return "not done"
-        return "breaks" if self.problems else "in part" if self.replaced else "ok"
+        if self.problems:
+            return "breaks"
+        return "in part" if self.replaced else "ok*" if self.not_rehearsed else "ok"
 
     @property
     def peak_gib(self) -> float:
@@ -90,12 +92,13 @@ class RoleResult:
 
     def to_json(self) -> dict[str, Any]:
         """The role's entry in the output of `--json`."""
-        return {**asdict(self), "ok": self.ok, "peak_gib": self.peak_gib, "plan_gib": self.plan_gib}
+        judged = {"ok": self.ok, "verdict": self.verdict}
+        return {**asdict(self), **judged, "peak_gib": self.peak_gib, "plan_gib": self.plan_gib}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RoleResult:
         """Read the result that `to_json` wrote."""
-        fields = {name: value for name, value in values.items() if name not in ("ok", "peak_gib", "plan_gib")}
+        fields = {name: value for name, value in values.items() if name not in ("ok", "verdict", "peak_gib", "plan_gib")}
         return cls(**{**fields, "phases": [Phase(**phase) for phase in values["phases"]]})
 
 

@@ -136,6 +136,17 @@ def test_a_role_that_takes_too_long_is_not_said_to_break(capsys: pytest.CaptureF
     assert "breaks" not in said
 
 
+def test_a_role_of_which_something_was_left_out_is_not_plainly_ok(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rehearse", "h100/scalerl_8b", "--only", "verifier"]) == 0
+    said = capsys.readouterr()
+    [row] = [line.split() for line in said.out.splitlines() if line.startswith("verifier ")]
+    assert row[2] == "ok*"
+    assert "verifier: ok* (" in said.err
+    *_, title, left = said.out.splitlines()
+    assert (title, left.split(":")[0]) == ("* not rehearsed, so no verdict covers it", "  verifier")
+    assert RoleResult("verifier", "verifier").verdict == "ok"
+
+
 def test_a_result_comes_back_from_json_as_it_went() -> None:
     result = RoleResult("trainer rank 0", "trainer", 2, memory_gib={"weights": 1.5}, problems=["load: lost"])
     read = RoleResult.from_json(json.loads(json.dumps(result.to_json())))

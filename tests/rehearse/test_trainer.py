@@ -215,7 +215,7 @@ def test_layers_that_are_not_rehearsed_are_named_wherever_a_gpu_would_take_them(
     run = replace(run, trainer=replace(run.trainer, kernels=kernels))
     result = rehearse(RehearsalSettings(run, H100), trainer_roles(Layout(), 1)[0])
     assert any("Transformer Engine's layers" in line for line in result.replaced) == said
-    assert result.verdict == ("in part" if said else "ok")
+    assert result.verdict == ("in part" if said else "ok*")
 
 
 def test_a_first_policy_takes_its_weights_and_a_forward_pass() -> None:
