@@ -22,6 +22,7 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from moe.settings import TrainerSetup
 from scalelab.cluster.actors import actor_class, end_ray, join_cluster
 from scalelab.cluster.engine_actor import EngineActor
 from scalelab.cluster.environment import ALLOCATOR, ProcessRole, environment
@@ -38,6 +39,7 @@ from scalelab.rehearse.result import Phase, RoleResult
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
 from scalelab.run.config import Run
+from scalelab.start.base_model import is_fine_tuned
 from scalelab.waiting import LateError, wait_for
 
 HOST = "127.0.0.1"
@@ -72,6 +74,8 @@ class _NodeRehearsal:
             if not self._phase("start", self._start):
                 return
             try:
+                if is_fine_tuned(self.of_run):
+                    self._phase("tuner", self._tuner)
                 self._phase("trainer", self._trainer)
                 if not self.of_run.cluster.share_devices:
                     self._phase("engine", self._engine)
@@ -104,25 +108,36 @@ class _NodeRehearsal:
                 time.sleep(0.1)
         join_cluster(self.address)
 
+    def _tuner(self) -> None:
+        """A rank of the fine-tuning in the place of the first; its devices are given back before RL takes them."""
+        run, world = self._quick(), self.of_run.sft.trainers
+        held = _of_one_node(run, world)
+        rank, _ = self._rank_on(held, run, run.tuner_setup, world)
+        ray.kill(rank)
+        held.release()
+
     def _trainer(self) -> None:
         """A trainer rank in the place of the first, and on its device the first engine, where both share it."""
         run, world = self._quick(), self.of_run.cluster.trainers
-        bundle = packed(world, run.cluster.devices_per_node)[0]
         both = shared(run.cluster)
-        held = both or Reservation(run.cluster, [bundle], "the trainer")
-        arguments = run.model.to_hf(), run.trainer_setup, 0, world
-        cls = actor_class(
-            that_looks(TrainerRank), "trainer", run.cluster, devices=held.share, strategy=held.strategy(0)
-        )
-        rank = cls.remote(*arguments)
-        seen = self._look(rank, "trainer", 1)
-        meeting = _answer(rank.address.remote(False), "the first trainer rank to find a port")
-        if not meeting.startswith(f"tcp://{HOST}:"):
-            self.result.problems.append(f"trainer: its ranks would meet at {meeting}, and its node is {HOST}")
+        held = both or _of_one_node(run, world)
+        rank, seen = self._rank_on(held, run, run.trainer_setup, world)
         if both is not None and self._engine_on(both) != seen:
             self.result.problems.append("engine: it is not on the device of the trainer rank that it shares one with")
         ray.kill(rank)
         held.release()
+
+    def _rank_on(self, held: Reservation, run: Run, setup: TrainerSetup, world: int) -> tuple[Any, str]:
+        """Start a trainer rank; returns it and the devices that it sees."""
+        cls = actor_class(
+            that_looks(TrainerRank), "trainer", run.cluster, devices=held.share, strategy=held.strategy(0)
+        )
+        rank = cls.remote(run.model.to_hf(), setup, 0, world)
+        seen = self._look(rank, "trainer", 1)
+        meeting = _answer(rank.address.remote(False), "the first trainer rank to find a port")
+        if not meeting.startswith(f"tcp://{HOST}:"):
+            self.result.problems.append(f"trainer: its ranks would meet at {meeting}, and its node is {HOST}")
+        return rank, seen
 
     def _engine(self) -> None:
         held = Reservation(self._quick().cluster, [self.of_run.generator.tensor_parallel], "a generator")
@@ -185,6 +200,11 @@ def wrong_variables(role: ProcessRole, wanted: Mapping[str, str], seen: Mapping[
         yield "no expandable segments, without which rows of changing lengths fragment its memory"
     if seen.get("OMP_NUM_THREADS") != "1":
         yield f"OMP_NUM_THREADS is {seen.get('OMP_NUM_THREADS', 'not set')}, and more than one thread a process is slow"
+
+
+def _of_one_node(run: Run, ranks: int) -> Reservation:
+    """Devices of the first node of a trainer with so many ranks."""
+    return Reservation(run.cluster, packed(ranks, run.cluster.devices_per_node)[:1], "the trainer")
 
 
 def _answer(ref: Any, what: str) -> Any:

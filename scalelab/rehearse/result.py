@@ -98,7 +98,9 @@ class RoleResult:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RoleResult:
         """Read the result that `to_json` wrote."""
-        fields = {name: value for name, value in values.items() if name not in ("ok", "verdict", "peak_gib", "plan_gib")}
+        fields = {
+            name: value for name, value in values.items() if name not in ("ok", "verdict", "peak_gib", "plan_gib")
+        }
         return cls(**{**fields, "phases": [Phase(**phase) for phase in values["phases"]]})
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from moe.settings import Layout
 from scalelab.cluster.environment import ALLOCATOR, environment
+from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.launcher.slurm_job import ray_start
 from scalelab.rehearse.cluster import answers, free_port, wrong_variables
@@ -109,6 +110,18 @@ def test_a_table_that_gives_engines_expandable_segments_breaks_the_command(tmp_p
     (role,) = json.loads(done.stdout)["roles"]
     assert [phase["ok"] for phase in role["phases"]] == [True, True, False, True]
     assert role["problems"][0].startswith(f"engine: {ALLOCATOR[0]} asks for expandable segments, for which the driver")
+
+
+@pytest.mark.slow
+def test_a_fine_tuning_gives_its_devices_back_before_rl_takes_them() -> None:
+    """A node has 8, and the ranks of either take all."""
+    run = run_of(MODELS["llama"], Layout(), 8)
+    run = replace(run, cluster=replace(run.cluster, devices_per_node=8))
+    tuned = replace(run, sft=replace(resolve("sft/scalerl_8b").run.sft, trainers=8, longest=1024))
+    for one, phases in ((tuned, ["start", "tuner", "trainer"]), (run, ["start", "trainer"])):
+        result = rehearsed(one)
+        assert result.problems == []
+        assert [phase.name for phase in result.phases][: len(phases)] == phases
 
 
 @pytest.mark.slow
