@@ -384,7 +384,7 @@ class ClusterTuner:
 
     def __init__(self, run: Run) -> None:
         start = None if run.sft.pretrained is None else Path(run.sft.pretrained)
-        self._ranks, self._steps = ClusterTrainer(run, start, run.sft.trainers, setup=run.tuner_setup), 0
+        self._ranks = ClusterTrainer(run, start, run.sft.trainers, setup=run.tuner_setup)
         self._step_seconds, self._save_seconds = run.cluster.stall_seconds, run.save_seconds
 
     def begin(self, path: Path | None) -> None:
@@ -399,9 +399,8 @@ class ClusterTuner:
 
     def start_step(self, sequences: list[TrainingSequence], loss: Any, lr: float) -> Callable[[], float]:
         """Start an optimiser step; what is returned waits for its loss."""
-        refs, what = self._ranks.calls("train_step", ray.put(sequences), loss, lr), f"SFT step {self._steps}"
-        self._steps += 1
-        return lambda: self._ranks.wait(refs, what, self._step_seconds).loss
+        refs = self._ranks.calls("train_step", ray.put(sequences), loss, lr)
+        return lambda: self._ranks.wait(refs, "a step of the fine-tuning", self._step_seconds).loss
 
     def logprobs(self, sequences: list[TrainingSequence]) -> list[np.ndarray]:
         """Compute the log-probability of every token of the sequences."""

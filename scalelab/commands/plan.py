@@ -106,10 +106,13 @@ def measured_of(folder: Path) -> MeasuredSpeeds:
     from scalelab.plan.measured import measured_speeds
     from scalelab.plan.speed import Assumptions
     from scalelab.store.lines import read_lines
+    from scalelab.store.manifest import METRICS
 
     run = resolve(str(folder / "config.gin")).run
+    if not (folder / METRICS).exists():
+        raise LabError(f"{folder} has no {METRICS}: --like takes the folder of a run that has taken steps")
     name = usual(run) if run.virtual is None else run.virtual.hardware or usual(run)
-    return measured_speeds(run, read_lines(folder / "metrics.jsonl"), device(name), Assumptions())
+    return measured_speeds(run, read_lines(folder / METRICS), device(name), Assumptions())
 
 
 def _assumptions(args: argparse.Namespace, measured: Assumptions | None) -> Assumptions:

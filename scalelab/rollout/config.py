@@ -28,7 +28,7 @@ class GeneratorConfig:
     """Memory for the KV cache in GiB, on a CPU and on a GPU alike. Where it cannot hold `max_sequences` of full
     length, vLLM drops sequences now and then and computes their cache again, with the weights that it then has."""
     block_size: PositiveInt = 64
-    """Tokens in a block of KV cache; a multiple of 32 on a CPU. Only whole blocks of a prompt are shared."""
+    """Tokens in a block of KV cache; a multiple of 32 on a CPU, 16 on a GPU. Only whole blocks are shared."""
     prefix_caching: bool = True
     """Completions of one group share the KV cache of their prompt; forgotten at every weight update."""
     start_timeout: PositiveFloat = 600.0

@@ -1,4 +1,4 @@
-"""Attention that engines and trainers do not compute; importable without either, so that a run is refused early."""
+"""Attention and caches that no engine or trainer has; importable without either, so that a run is refused early."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of a head that vLLM's attention on a CPU computes (`CPUAttentionBackend.get_supported_head_sizes`)."""
 GPU_LARGEST, GPU_STEP = 256, 8
 """Largest head of flash attention on a GPU, in engine and trainer, and the number that divides each."""
+BLOCK_STEP = {"cpu": 32, "gpu": 16}
+"""Number that divides the size of a block of KV cache (`get_supported_kernel_block_sizes` of the two backends)."""
 
 
 def attention_problem(hf_config: dict[str, Any], device: Literal["cpu", "gpu"]) -> str | None:

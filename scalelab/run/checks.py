@@ -13,7 +13,7 @@ from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.losses import check_sees
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
-from scalelab.rollout.limits import attention_problem
+from scalelab.rollout.limits import BLOCK_STEP, attention_problem
 from scalelab.rollout.split import split_problem
 from scalelab.run.evaluation_sets import ReadySet, check_metrics
 from scalelab.run.ports import too_few_places
@@ -175,6 +175,11 @@ def check_devices(model: Model, trainer: TrainerConfig, generator: GeneratorConf
         )
     if problem := attention_problem(model.to_hf(), cluster.device):
         raise ValueError(f"Run.model: {problem}")
+    if generator.block_size % (step := BLOCK_STEP[cluster.device]):
+        raise ValueError(
+            f"GeneratorConfig.block_size is {generator.block_size}, and vLLM's attention on a {cluster.device.upper()} "
+            f"takes multiples of {step}"
+        )
     for name, ranks in (("Cluster.trainers", cluster.trainers), ("SFT.trainers", sft.trainers)):
         try:
             check_layout(model.to_hf(), trainer.layout, ranks)

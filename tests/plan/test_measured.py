@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,12 @@ def test_slower_steps_make_the_plan_slower_by_as_much(run: Any, records: list[di
     assert twice.assumed.iteration == pytest.approx(3 * once.assumed.iteration)
     again = measured_speeds(run, slower, gpu, twice.assumed)
     assert (again.training, again.decoding) == pytest.approx((1, 1))
+
+
+def test_a_folder_without_steps_measured_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(RECORDED / "config.gin", tmp_path)
+    assert cli.main(["plan", "quickstart", "--like", str(tmp_path)]) == 1
+    assert f"{tmp_path} has no metrics.jsonl: --like takes the folder of a run that" in capsys.readouterr().err
 
 
 def test_the_command_plans_with_what_a_run_measured(capsys: pytest.CaptureFixture[str]) -> None:

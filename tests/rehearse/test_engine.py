@@ -175,10 +175,9 @@ gpu_platform.in_fork = told
 for name, hardware in (("h100/scalerl_8b", "h100"), ("h100/scalerl_17bx16", "h100"), ("scalerl_17bx16", "gb200")):
     print("problems:", rehearsed(resolve(name).run, hardware))
 latent = run_of(MODELS["deepseek_v3"], Layout(), 4)
-for run in (
-    replace(latent, generator=replace(latent.generator, dtype="float32")),
-    resolve("h100/scalerl_8b", ["GeneratorConfig.block_size = 8"]).run,
-):
+blocks = resolve("h100/scalerl_8b").run
+object.__setattr__(blocks.generator, "block_size", 8)  # which a run's own check refuses before
+for run in (replace(latent, generator=replace(latent.generator, dtype="float32")), blocks):
     print("refused:", rehearsed(run, "h100"))
 
 run = resolve("h100/scalerl_8b").run

@@ -135,3 +135,13 @@ def test_an_evaluation_set_with_longer_completions_keeps_a_task_s_own_limit() ->
     run = mixed(max_tokens=20)
     longer = [limits_of(task, run.recipe, most=100).max_tokens for task in run.tasks]
     assert longer == [100, 20]
+
+
+@pytest.mark.parametrize(("name", "size", "step"), [("quickstart", 16, 32), ("h100/scalerl_8b", 8, 16)])
+def test_blocks_that_vllms_attention_does_not_take_are_refused(
+    name: str, size: int, step: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", name, "--set", f"GeneratorConfig.block_size={size}"]) == 1
+    assert f"GeneratorConfig.block_size is {size}, and vLLM's attention on a" in (said := capsys.readouterr().err)
+    assert f"takes multiples of {step}" in said
+    assert main(["show", name, "--set", f"GeneratorConfig.block_size={step}"]) == 0
