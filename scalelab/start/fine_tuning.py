@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from moe.checkpoint.folder import CheckpointPolicy, check, finished_checkpoints, read_state
-from moe.errors import MoeError
+from moe.errors import MoeError, printable
 from moe.sequences import TrainingSequence
 from scalelab.run.config import Run
 from scalelab.signals import first_asks
@@ -124,14 +124,21 @@ class Saved:
     run: Run
     key: str
 
-    def newest(self) -> tuple[Path | None, int, HeldOutLosses]:
-        """Find the newest whole checkpoint, its number of steps and the losses until then; (None, 0, []) if none is."""
+    def newest(self, say: Callable[[str], None]) -> tuple[Path | None, int, HeldOutLosses]:
+        """Find the newest whole checkpoint, its number of steps and the losses until then; (None, 0, []) if none is.
+
+        Args:
+            say: takes a line for people about each that is damaged.
+        """
         for path in reversed(finished_checkpoints(self.names.root) if self.names is not None else []):
-            with suppress(MoeError, OSError):
+            try:
                 check(path, self.run.model.to_hf())
                 state = read_state(path)
-                if state.get("model") == self.key and isinstance(steps := state.get("steps"), int):
-                    return path, steps, [(int(step), float(loss)) for step, loss in state.get("held_out_loss", [])]
+            except (MoeError, OSError) as error:
+                say(f"SFT: a checkpoint cannot be used: {printable(error)}")
+                continue
+            if state.get("model") == self.key and isinstance(steps := state.get("steps"), int):
+                return path, steps, [(int(step), float(loss)) for step, loss in state.get("held_out_loss", [])]
         return None, 0, []
 
     def stopping(self) -> AbstractContextManager[threading.Event]:
@@ -195,7 +202,7 @@ def _fine_tune(run: Run, examples: Examples, model: Tuner, progress: Progress, s
     sft, began, held_out = run.sft, time.monotonic(), examples.held_out()
     pending: Callable[[], float] | None = None
     loss = math.nan
-    path, first, losses = saved.newest()
+    path, first, losses = saved.newest(progress.say)
     model.begin(path)
     if path is not None:
         progress.say(f"SFT: going on from step {first}")

@@ -224,15 +224,18 @@ def test_a_later_signal_ends_a_fine_tuning_at_once_and_the_same_one_twice_does_n
     assert tuner.calls == calls
 
 
-def test_a_damaged_checkpoint_or_one_of_another_model_is_passed_over(
-    run: Run, whole: list[int], tmp_path: Path
+def test_a_damaged_checkpoint_is_named_and_passed_over(
+    run: Run, whole: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache, sft = tmp_path / "cache", tmp_path / "sft"
     with pytest.raises(KeyboardInterrupt):
         base_model(run, Progress(), lambda run: Tuner(run, {8}, KeyboardInterrupt), cache, names_of(sft))
     newest = max(sft.glob("step_*"))
     (newest / "weights").write_text("[1]")
+    capsys.readouterr()
     assert weights(base_model(run, Progress(), lambda run: Tuner(run, set()), cache, names_of(sft))) == whole
+    [said] = [line for line in capsys.readouterr().err.splitlines() if "cannot be used" in line]
+    assert str(newest) in said
 
 
 def test_a_process_that_lost_the_run_names_no_checkpoint_of_the_fine_tuning(run: Run, tmp_path: Path) -> None:
@@ -247,7 +250,7 @@ def test_a_process_that_lost_the_run_names_no_checkpoint_of_the_fine_tuning(run:
     late = names.begin(4, CheckpointPolicy())
     stale.save(late, {"model": "model", "steps": 4})
     second = Saved(RunFolder(tmp_path, Lease(tmp_path, late=0.0)).sft_names(), run, "model")
-    assert second.newest()[1] == 2, "what had no name yet is not gone on from"
+    assert second.newest(print)[1] == 2, "what had no name yet is not gone on from"
     assert not late.exists()
     stale.save(late, {"model": "model", "steps": 4})
     with pytest.raises(FencedError):
