@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Literal
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -31,6 +32,21 @@ def heed_signals() -> None:
             signal.signal(number, signal.default_int_handler)
 
 
+class Asked:
+    """Signals to stop that have come to one piece of work."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    def note(self) -> Literal["first", "same", "later"]:
+        """Note a signal, and tell whether it is the first, the first once more, or a later one."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now
+            return "first"
+        return "same" if now - self._first < SAME_SECONDS else "later"
+
+
 def finishing(number: signal.Signals) -> str:
     """Answer to the first signal that asks to stop."""
     return f"{number.name}: finishing the step and saving; again to stop at once"
@@ -42,16 +58,15 @@ def first_asks() -> Iterator[threading.Event]:
 
     Who waits for the event finishes what is under way. In another thread than the main one nothing changes.
     """
-    asked, first = threading.Event(), 0.0
+    asked, signals = threading.Event(), Asked()
 
     def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal first
-        if not asked.is_set():
-            first = time.monotonic()
+        which = signals.note()
+        if which == "first":
             asked.set()
             with suppress(OSError):  # a handler may come in the middle of a print, so it does without
                 os.write(2, f"{finishing(signal.Signals(number))}\n".encode())
-        elif time.monotonic() - first >= SAME_SECONDS:
+        elif which == "later":
             raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import LabError
-from scalelab.signals import finishing, heed_signals, stops
+from scalelab.signals import Asked, finishing, heed_signals, stops
 from scalelab.watch.progress import Progress
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def drive(
     new_event_loop: Callable[[], asyncio.AbstractEventLoop],
     progress: Progress,
 ) -> str | None:
-    """Run the loop on an event loop of its own; the first signal to stop ends it in order, the second at once.
+    """Run the loop on an event loop of its own; the first signal to stop ends it in order, a later one at once.
 
     Args:
         main: the coroutine, which calls its argument with the loop before it begins.
@@ -42,6 +42,7 @@ def drive(
         LabError: what ended the run.
     """
     loops: list[Loop] = []
+    signals = Asked()
     gc.set_threshold(OBJECTS)
 
     async def heeding() -> None:
@@ -50,11 +51,12 @@ def drive(
 
         def ask(number: signal.Signals) -> None:
             [loop] = loops
-            if loop.stopping:
-                this.cancel()
-            else:
+            which = signals.note()
+            if which == "first" and not loop.stopping:
                 loop.stop()
                 progress.say(finishing(number))
+            elif which != "same":
+                this.cancel()
 
         def attach(loop: Loop) -> None:
             loops.append(loop)

@@ -34,6 +34,8 @@ from scalelab.run.coroutines import Changes
 from scalelab.watch.progress import Progress
 from scalelab.session.drive import drive
 
+def again(): ...
+
 class Loop:
     stopping = False
     def __init__(self):
@@ -47,6 +49,8 @@ async def main(attach):
     attach(loop)
     print("ready", flush=True)
     await loop.changes.until(lambda: loop.stopping, "a signal")
+    again()
+    await asyncio.sleep(0.2)
     print("step finished and saved")
 
 try:
@@ -80,6 +84,22 @@ def test_a_signal_interrupts_what_comes_before_the_loop(number: signal.Signals) 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_signal_ends_the_loop_after_its_step(number: signal.Signals) -> None:
     assert told(IN_THE_LOOP, number) == ["step finished and saved", "interrupted"]
+
+
+@pytest.mark.parametrize(
+    ("same", "says"),
+    [(60.0, ["step finished and saved", "interrupted"]), (0.0, ["interrupted"])],
+    ids=["same", "later"],
+)
+def test_a_later_signal_ends_the_loop_at_once_and_the_same_one_twice_does_not(same: float, says: list[str]) -> None:
+    """A terminal's Ctrl-C comes once more from a parent that passes it on."""
+    twice = f"""
+import signal
+from scalelab import signals
+signals.SAME_SECONDS = {same}
+def again(): signal.raise_signal(signal.SIGINT)
+"""
+    assert told(IN_THE_LOOP.replace("def again(): ...\n", twice), signal.SIGINT) == says
 
 
 def test_a_closed_terminal_ends_nothing_under_nohup() -> None:
