@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 import vllm.config.vllm as vllm_config
+from vllm.platforms import current_platform
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_processors_params_validator
 
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
+from scalelab.hardware import device
+from scalelab.rehearse import gpu_platform
+from scalelab.rollout import engine
 from scalelab.rollout.engine import Engine, engine_config
 from scalelab.rollout.interruption import ForcePhraseV1, ForcePhraseV2, Phrases
 from scalelab.rollout.limits import CPU_HEAD_SIZES
@@ -67,3 +73,20 @@ def test_a_compiled_engine_can_be_configured_and_hashed(
     build_custom_logits_processors_params_validator(there.model_config.logits_processors)
     assert there.compute_hash() == here.compute_hash()
     assert there.cache_config.kv_cache_memory_bytes == run.generator.kv_cache_gib * 2**30
+
+
+def test_latent_attention_is_taken_from_vllm_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is set by the import of a module, which vLLM's own platform for CUDA decides about in a fork."""
+
+    def imported() -> str | None:
+        monkeypatch.delenv("VLLM_MLA_DISABLE", raising=False)
+        monkeypatch.delitem(sys.modules, engine.__name__)
+        importlib.import_module(engine.__name__)
+        return os.environ.get("VLLM_MLA_DISABLE")
+
+    def on_a_gpu() -> tuple[bool, str | None]:
+        with gpu_platform.platform_of(device("h100")):
+            return current_platform.is_cuda(), imported()
+
+    assert gpu_platform.in_fork(on_a_gpu) == (True, None)
+    assert gpu_platform.in_fork(imported) == "1"
