@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from megatron.core.transformer.moe.moe_utils import get_default_pg_collection
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from moe.checkpoint.distributed import _copy_to_host
+from moe.checkpoint.distributed import _copy_to_host, _random_state, _set_random_state
 from moe.errors import MoeError
 from moe.model.attention import _attend
 from moe.model.layers import Router, StackedExperts
@@ -112,3 +113,25 @@ def test_a_checkpoint_copies_what_is_on_a_gpu_to_the_host() -> None:
     assert on_gpu.data.device.type == "cpu"
     assert there.data is host
     assert no_tensor.data == b"state"
+
+
+def test_random_numbers_of_a_gpu_come_back_with_those_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator on the host stands for the GPU's; `rehearse/test_simulated_calls.py` has torch's own for CUDA."""
+    on_gpu = torch.Generator().manual_seed(7)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", on_gpu.get_state)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", on_gpu.set_state)
+    state = _random_state()
+    then = torch.rand(3, generator=on_gpu), torch.rand(3), np.random.rand()
+    _set_random_state(state)
+    again = torch.rand(3, generator=on_gpu), torch.rand(3), np.random.rand()
+    assert torch.equal(then[0], again[0])
+    assert torch.equal(then[1], again[1])
+    assert then[2] == again[2]
+
+
+def test_a_checkpoint_of_cpus_leaves_a_gpus_random_numbers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {**_random_state(), "cuda": None}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: pytest.fail("it has none"))
+    _set_random_state(state)
