@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import vllm.config.vllm as vllm_config
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
 from vllm.platforms import current_platform
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_processors_params_validator
@@ -21,7 +23,7 @@ from scalelab.rehearse import gpu_platform
 from scalelab.rollout import engine
 from scalelab.rollout.engine import Engine, engine_config
 from scalelab.rollout.interruption import ForcePhraseV1, ForcePhraseV2, Phrases
-from scalelab.rollout.limits import CPU_HEAD_SIZES
+from scalelab.rollout.limits import CPU_HEAD_SIZES, GPU_COOLEST, GPU_HOTTEST, temperature_problem
 from scalelab.rollout.on_cpu import Draw
 from tests.helpers.automata import by_ids
 
@@ -32,6 +34,18 @@ PHRASES = Phrases((1, 2, 3), by_ids((4, 5)))
 
 def test_the_head_sizes_that_a_run_may_have_on_a_cpu_are_those_of_vllm() -> None:
     assert set(CPU_HEAD_SIZES) == set(CPUAttentionBackend.get_supported_head_sizes())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-6, GPU_COOLEST / 2, GPU_COOLEST, 1.0, GPU_HOTTEST, 2.01, float("inf")])
+def test_the_temperatures_that_a_run_may_have_on_a_gpu_are_those_that_vllm_takes_as_they_are(
+    temperature: float,
+) -> None:
+    try:
+        taken = SamplingParams(temperature=temperature).temperature == temperature
+    except VLLMValidationError:
+        taken = False
+    assert (temperature_problem(temperature, "gpu") is None) == taken
+    assert temperature_problem(temperature, "cpu") is None
 
 
 def test_an_engine_for_another_device_is_refused(tmp_path: Path) -> None:
