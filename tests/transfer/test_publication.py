@@ -163,16 +163,21 @@ def test_a_sweep_counts_the_devices_that_its_runs_take(apart: str) -> None:
     assert cluster_devices(apart, "cpu") == 3
 
 
-@pytest.mark.parametrize("gib", [80.0, 100.0])
+@pytest.mark.parametrize(("ranks", "gib"), [(2, 80.0), (2, 100.0), (1, 80.0)])
 def test_a_fine_tuning_asks_the_gpus_drivers_before_an_actor_starts(
-    gib: float, apart: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ranks: int, gib: float, apart: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes 91 GiB of each of two GPUs; what stands for their drivers says how much they have."""
-    own = [f"Cluster.address='{apart}'", "SFT.trainers=2", "Cluster.devices_per_node=1"]
+    """Two ranks take 91 GiB each, one takes more; what stands for the drivers says how much the GPUs have."""
+    own = [
+        f"Cluster.address='{apart}'",
+        f"SFT.trainers={ranks}",
+        "Cluster.devices_per_node=1",
+        f"Layout.tensor={ranks}",
+    ]
     run = resolve("sft/scalerl_8b", own).run
     monkeypatch.setattr(signals, "heed_signals", lambda: None)
     monkeypatch.setattr(gpu_nodes, "look_here", lambda packages: (None, gib, "580.65.06"))
-    refused = pytest.raises(LabError, match="does not fit: 91 GiB of 80 on") if gib < 91 else nullcontext()
+    refused = pytest.raises(LabError, match=r"does not fit: \d+ GiB of 80 on") if gib < 91 else nullcontext()
     with ExitStack() as ending, refused:
         tuner, _ = only_sft._tuner(run, tmp_path, Progress(), ending)
         assert tuner is ClusterTuner
