@@ -57,7 +57,7 @@ LIST: dict[str, tuple[str, str]] = {
     "scalelab/cli.py::_missing": ("== cpu", "commands/test_cli.py::test_what_an_extra_brings_is_named_by_one_line"),
     "scalelab/hardware.py::Device.gpu": (
         "== cpu",
-        "plan/test_check.py::test_every_experiment_on_gpus_fits_the_hardware_it_names",
+        "plan/test_check.py::test_devices_are_known_by_the_names_that_others_have_for_them",
     ),
     "scalelab/doctor.py::demand_engines": ("== cpu", WRONG_PACKAGES),
     "scalelab/doctor.py::_vllm_for_gpus": ("== cpu", WRONG_PACKAGES),

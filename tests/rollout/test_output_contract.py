@@ -30,6 +30,7 @@ from scalelab.rollout import generator as generator_module
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.engine import Engine
 from scalelab.rollout.generator import Generator
+from scalelab.rollout.interruption import Phrases
 from scalelab.rollout.types import Completion, Request
 from tests.helpers.gpu_records import record_as_on_a_gpu
 from tests.helpers.rollout_models import MOE, generate, prompts, write_model
@@ -129,17 +130,19 @@ def test_outputs_of_the_runner_for_gpus_have_the_form_that_engines_read(
 
     plain = engine.engine_config
 
-    def configured(folder: Path, hf_config: dict[str, Any], config: GeneratorSetup, *rest: Any) -> VllmConfig:
-        *others, eager = rest
+    def configured(
+        folder: Path, hf_config: dict[str, Any], config: GeneratorSetup, phrases: Phrases, seed: int, eager: bool
+    ) -> VllmConfig:
         eagerly.append(eager)
-        # What vLLM refuses on a CPU, or compiles there for minutes.
-        made = plain(folder, hf_config, replace(config, record_routing=False), *others, True)
+        # What vLLM refuses on a CPU, or compiles there for minutes, is left out.
+        made = plain(folder, hf_config, replace(config, record_routing=False), phrases, seed, True)
         made.aux_output_config.enable_return_routed_experts = True
         return made
 
     monkeypatch.setattr(engine, "engine_config", configured)
     monkeypatch.setattr(engine, "current_platform", SimpleNamespace(is_cpu=lambda: False))
-    monkeypatch.setattr(engine, "rank_no_logprobs", lambda worker: pytest.fail("it mends a CPU's sampler alone"))
+    for on_cpu in ("rank_no_logprobs", "draw_args"):
+        monkeypatch.setattr(engine, on_cpu, lambda *_: pytest.fail("the lab's own sampling is for a CPU"))
     monkeypatch.setattr(generator_module, "Engine", AsOnAGpu)
     event = SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
     monkeypatch.setattr(torch.cuda, "Event", lambda **kwargs: event)
