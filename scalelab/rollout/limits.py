@@ -1,4 +1,4 @@
-"""What engines and trainers do not compute; importable without either, so that a run is refused early."""
+"""Limits of what engines and trainers compute; importable without either, so that a run is refused early."""
 
 from __future__ import annotations
 

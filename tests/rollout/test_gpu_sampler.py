@@ -1,4 +1,4 @@
-"""What an engine on a GPU asks of vLLM is what vLLM's own sampler for GPUs then does."""
+"""vLLM's own sampler for GPUs does what an engine on a GPU asks of it."""
 
 from __future__ import annotations
 
