@@ -17,7 +17,10 @@ from moe.checkpoint.distributed import _copy_to_host, _random_state, _set_random
 from moe.errors import MoeError
 from moe.model.attention import _attend
 from moe.model.layers import Router, StackedExperts
+from moe.ranks import parallel
 from moe.ranks.parallel import most_memory
+from moe.settings import Layout, TrainerSetup
+from moe.train import trainer as trainer_module
 from moe.train.trainer import Trainer
 from tests.helpers.moe_models import MOE
 
@@ -135,3 +138,35 @@ def test_a_checkpoint_of_cpus_leaves_a_gpus_random_numbers_as_they_are(monkeypat
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: pytest.fail("it has none"))
     _set_random_state(state)
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_products_in_bfloat16_are_replaced_on_a_cpu_alone(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def build(hf_config: Any, config: Any) -> None:
+        done.append("build")
+        raise InterruptedError
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(trainer_module.bfloat16, "install", lambda: done.append("replace"))
+    monkeypatch.setattr(trainer_module, "build", build)
+    one = object.__new__(Trainer)
+    one.hf_config, one.config = {}, TrainerSetup(dtype="bfloat16")
+    with pytest.raises(InterruptedError):
+        one._build(None)
+    assert done == (["build"] if gpu else ["replace", "build"])
+
+
+def test_ranks_of_a_node_take_a_gpu_each_and_meet_over_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rehearse/test_simulated_calls.py` has torch form that group."""
+    taken: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **group: taken.append((backend, group["rank"])))
+    monkeypatch.setattr(parallel, "meet", lambda *of: None)
+    monkeypatch.setattr(parallel, "_form_groups", lambda *of: None)
+    parallel.join(Layout(), 11, 16, "tcp://127.0.0.1:1", 5.0)
+    assert taken == [3, ("nccl", 11)]

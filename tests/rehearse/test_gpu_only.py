@@ -118,13 +118,16 @@ LIST: dict[str, tuple[str, str]] = {
     "moe/ranks/parallel.py::_why_no_cuda": (".cuda, torch.cuda.init", REFUSED),
     "moe/ranks/parallel.py::join": (
         "nccl, torch.cuda.device_count, torch.cuda.is_available, torch.cuda.set_device",
-        SIMULATED,
+        "rehearse/test_simulated_calls.py::test_ranks_meet_over_nccl_each_on_its_own_device",
     ),
     "moe/ranks/parallel.py::most_memory": (
         "== cuda, torch.cuda.max_memory_allocated",
         "moe/test_device.py::test_the_most_memory_of_a_rank_is_its_gpus_on_a_gpu_and_its_processs_on_a_cpu",
     ),
-    "moe/train/trainer.py::Trainer._build": ("torch.cuda.is_available", SIMULATED),
+    "moe/train/trainer.py::Trainer._build": (
+        "torch.cuda.is_available",
+        "moe/test_device.py::test_products_in_bfloat16_are_replaced_on_a_cpu_alone",
+    ),
     "moe/optimizer.py::Optimizer.__init__": (".is_cuda", SIMULATED),
     "moe/checkpoint/distributed.py::_copy_to_host": (
         "== cpu",
