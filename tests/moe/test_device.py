@@ -62,6 +62,21 @@ def test_a_gpu_that_is_not_there_is_refused_and_not_replaced_by_cores(make: Call
         make(MOE, device="gpu")
 
 
+@pytest.mark.parametrize("error", [RuntimeError("no driver\nmore"), AssertionError("no driver"), None])
+def test_a_cuda_that_does_not_start_is_refused_with_its_reason(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init() -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", init)
+    why = r"CUDA does not start \(no driver\)" if error is not None else "CUDA sees none"
+    with pytest.raises(MoeError, match=rf"is to train on a GPU, and {why}: look at nvidia-smi"):
+        parallel.check_device("gpu")
+
+
 def test_a_cpu_is_not_replaced_by_a_gpu(make: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(MoeError, match="CUDA sees a GPU: hide it"):

@@ -75,12 +75,12 @@ LIST: dict[str, tuple[str, str]] = {
     "scalelab/rollout/engine.py::Engine.add": (".is_cpu", ASKED),
     "scalelab/rollout/engine.py::engine_config": (
         ".is_cpu",
-        "rehearse/test_engine.py::test_vllm_configures_an_engine_for_a_gpu_as_on_one",
+        "rollout/test_gpu_engine.py::test_settings_for_a_cpu_alone_are_left_out_on_a_gpu",
     ),
     "scalelab/rollout/engine.py::vllm_records": (".is_cpu", OUTPUTS),
     "scalelab/rollout/engine.py::_check": (
         ".is_cpu, == gpu",
-        "rollout/test_gpu_engine.py::test_an_engine_for_another_device_is_refused",
+        "rollout/test_gpu_engine.py::test_what_a_cpu_alone_refuses_is_taken_on_a_gpu",
     ),
     "scalelab/rollout/interruption.py": (
         "import vllm.v1.worker.gpu.sample.logits_processor.LogitsContext, "
@@ -115,7 +115,10 @@ LIST: dict[str, tuple[str, str]] = {
     "scalelab/transfer/twin.py::_process": (".is_cpu", TWIN),
     # the trainer
     "moe/ranks/parallel.py::check_device": ("== cpu, == gpu, torch.cuda.is_available", REFUSED),
-    "moe/ranks/parallel.py::_why_no_cuda": (".cuda, torch.cuda.init", REFUSED),
+    "moe/ranks/parallel.py::_why_no_cuda": (
+        ".cuda, torch.cuda.init",
+        "moe/test_device.py::test_a_cuda_that_does_not_start_is_refused_with_its_reason",
+    ),
     "moe/ranks/parallel.py::join": (
         "nccl, torch.cuda.device_count, torch.cuda.is_available, torch.cuda.set_device",
         "rehearse/test_simulated_calls.py::test_ranks_meet_over_nccl_each_on_its_own_device",

@@ -6,7 +6,9 @@ import importlib
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import vllm.config.vllm as vllm_config
@@ -21,11 +23,13 @@ from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.rehearse import gpu_platform
 from scalelab.rollout import engine
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.engine import Engine, engine_config
 from scalelab.rollout.interruption import ForcePhraseV1, ForcePhraseV2, Phrases
 from scalelab.rollout.limits import CPU_HEAD_SIZES, GPU_COOLEST, GPU_HOTTEST, temperature_problem
 from scalelab.rollout.on_cpu import Draw
 from tests.helpers.automata import by_ids
+from tests.helpers.rollout_models import MOE
 
 pytestmark = pytest.mark.slow
 
@@ -104,3 +108,54 @@ def test_latent_attention_is_taken_from_vllm_on_a_gpu_alone(monkeypatch: pytest.
 
     assert gpu_platform.in_fork(on_a_gpu) == (True, None)
     assert gpu_platform.in_fork(imported) == "1"
+
+
+def test_settings_for_a_cpu_alone_are_left_out_on_a_gpu(tmp_path: Path) -> None:
+    run = resolve("h100/scalerl_8b").run
+    hf_config = run.model.to_hf()
+    (tmp_path / "config.json").write_text(json.dumps({**hf_config, "dtype": "bfloat16"}))
+
+    def configured() -> dict[str, object]:
+        made = engine_config(tmp_path, hf_config, run.generator_setup, PHRASES, 0, eager=False)
+        scheduling = made.scheduler_config
+        return {
+            "prompts in pieces": scheduling.enable_chunked_prefill,
+            "batches in flight": scheduling.async_scheduling,
+            "scheduler": scheduling.get_scheduler_cls().__name__,
+            "one cache": scheduling.disable_hybrid_kv_cache_manager,
+            "eager": made.model_config.enforce_eager,
+            "norms": made.kernel_config.ir_op_priority.rms_norm,
+            "loading is shown": made.load_config.use_tqdm_on_load,
+        }
+
+    def on_a_gpu() -> dict[str, object]:
+        with gpu_platform.platform_of(device("h100")):
+            return configured()
+
+    here, there = gpu_platform.in_fork(configured), gpu_platform.in_fork(on_a_gpu)
+    assert there == {
+        "prompts in pieces": True,
+        "batches in flight": False,
+        "scheduler": "Scheduler",
+        "one cache": False,
+        "eager": False,
+        "norms": ["native"],
+        "loading is shown": True,
+    }
+    assert {name for name in here if here[name] == there[name]} == {"batches in flight", "eager"}
+
+
+def test_what_a_cpu_alone_refuses_is_taken_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    even = {**MOE.to_hf(), "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128}
+    odd = {**even, "hidden_size": 48}
+    setup = GeneratorSetup(max_model_len=64, max_sequences=4, block_size=32, device="cpu")
+    halves = replace(setup, tensor_parallel=2, record_routing=True)
+    with pytest.raises(LabError, match="need sizes in multiples of 32"):
+        engine._check(odd, setup, tmp_path)
+    with pytest.raises(LabError, match="experts are recorded in one process only"):
+        engine._check(even, halves, tmp_path)
+    monkeypatch.setattr(engine, "current_platform", SimpleNamespace(is_cpu=lambda: False))
+    engine._check(odd, replace(setup, device="gpu"), tmp_path)
+    engine._check(even, replace(halves, device="gpu"), tmp_path)
+    with pytest.raises(LabError, match=r"a CPU, and this vLLM is built for a GPU: install .* \(make install\)"):
+        engine._check(odd, setup, tmp_path)
