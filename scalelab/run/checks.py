@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from moe.errors import MoeError
 from moe.model.architectures import check_expert_bias
@@ -13,7 +14,7 @@ from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.losses import check_sees
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
-from scalelab.rollout.limits import BLOCK_STEP, attention_problem
+from scalelab.rollout.limits import BLOCK_STEP, attention_problem, temperature_problem
 from scalelab.rollout.split import split_problem
 from scalelab.run.evaluation_sets import ReadySet, check_metrics
 from scalelab.run.ports import too_few_places
@@ -60,7 +61,9 @@ def check_limits(tasks: Sequence[Task], recipe: Recipe) -> None:
             )
 
 
-def check_sets(sets: Sequence[ReadySet], trained: Sequence[Task], generator: GeneratorConfig) -> None:
+def check_sets(
+    sets: Sequence[ReadySet], trained: Sequence[Task], generator: GeneratorConfig, device: Literal["cpu", "gpu"]
+) -> None:
     """Check that the evaluation sets have curves of different names, and that their completions fit the engines."""
     curves = [task.name for one in sets for task in one.tasks]
     if twice := next((name for name in curves if curves.count(name) > 1), None):
@@ -73,6 +76,8 @@ def check_sets(sets: Sequence[ReadySet], trained: Sequence[Task], generator: Gen
                 f"max_tokens ({one.max_tokens}) of evaluation set {one.name} leaves no room for a prompt within "
                 f"GeneratorConfig.max_model_len ({generator.max_model_len}): lower the one or raise the other"
             )
+        if problem := temperature_problem(one.temperature, device):
+            raise ValueError(f"the temperature of evaluation set {one.name} is {one.temperature:g}: {problem}")
         check_metrics(one)
         for task in one.tasks:
             prompts = one.prompts_of(task)

@@ -90,7 +90,7 @@ class Run:
     """Services that show the run besides its own folder and TensorBoard (docs/howto/trackers.md)."""
 
     def __post_init__(self) -> None:
-        checks.check_sets(self.sets, self.tasks, self.generator)
+        checks.check_sets(self.sets, self.tasks, self.generator, self.cluster.device)
         checks.check_tasks(self.tasks, self.task_weights, self.recipe)
         checks.check_places(self.recipe, self.evaluation, self.cluster, self.generator)
         checks.check_lengths(self.model, self.recipe, self.generator, self.sft)

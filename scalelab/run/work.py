@@ -95,8 +95,8 @@ class Sampling:
         seed: int = 0,
         seeded: bool = False,
     ) -> None:
-        self.generations, self.max_tokens = generations, max_tokens
-        self._tokenizer, self._temperature, self._control = tokenizer, temperature, length_control
+        self.generations, self.max_tokens, self.temperature = generations, max_tokens, temperature
+        self._tokenizer, self._control = tokenizer, length_control
         self._limits = dict(limits or {})
         self._seed, self._seeded = seed, seeded
 
@@ -131,7 +131,7 @@ class Sampling:
                 prompt_ids=ids,
                 max_tokens=min(self.max_tokens, limits.max_tokens),
                 seed=(seed + number) % 2**63 if self._seeded else None,
-                temperature=self._temperature,
+                temperature=self.temperature,
                 interrupt_at=interruption(limits.control, rng),
                 kind=kind,
                 task=prompt.task,

@@ -20,6 +20,7 @@ from scalelab.errors import LabError, nearest
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.evaluation import Graded, TaskEvaluation, evaluate, graded_by_prompt
+from scalelab.rollout.limits import temperature_problem
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.evaluation_sets import like_trained
 from scalelab.run.evaluations import HeldOutPrompt
@@ -173,12 +174,14 @@ def engine_config(model: ModelFolder, prompts: Sequence[Prompt], work: Sampling)
             f"a prompt of {prompt} tokens and {work.max_tokens} for its completion exceed the model's "
             f"max_position_embeddings ({limit}): lower --max-tokens"
         )
-    if model.run is not None:
-        config = model.run.generator_setup
-        return replace(config, max_model_len=max(longest, config.max_model_len))
     import torch
 
     gpu = torch.cuda.is_available()
+    if problem := temperature_problem(work.temperature, "gpu" if gpu else "cpu"):
+        raise LabError(f"--temperature is {work.temperature:g}: {problem}")
+    if model.run is not None:
+        config = model.run.generator_setup
+        return replace(config, max_model_len=max(longest, config.max_model_len))
     dtype: Literal["float32", "bfloat16"] = "bfloat16" if gpu else "float32"
     gib_each = kv_bytes_per_token(hf, dtype, latent=gpu) * (longest + 64) / 2**30
     sequences = max(1, min(SEQUENCES, len(prompts) * work.generations, int(KV_GIB / gib_each)))

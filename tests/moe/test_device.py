@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,11 +13,14 @@ from megatron.core.transformer.moe.moe_utils import get_default_pg_collection
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from moe.checkpoint.distributed import _copy_to_host
+from moe.checkpoint.distributed import _copy_to_host, _random_state, _set_random_state
 from moe.errors import MoeError
 from moe.model.attention import _attend
 from moe.model.layers import Router, StackedExperts
+from moe.ranks import parallel
 from moe.ranks.parallel import most_memory
+from moe.settings import Layout, TrainerSetup
+from moe.train import trainer as trainer_module
 from moe.train.trainer import Trainer
 from tests.helpers.moe_models import MOE
 
@@ -56,6 +60,21 @@ def test_a_gpu_that_is_not_there_is_refused_and_not_replaced_by_cores(make: Call
     why = r"torch .* is built without CUDA: install|CUDA does not start .*: look at nvidia-smi"
     with pytest.raises(MoeError, match=rf"is to train on a GPU, and ({why})"):
         make(MOE, device="gpu")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no driver\nmore"), AssertionError("no driver"), None])
+def test_a_cuda_that_does_not_start_is_refused_with_its_reason(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init() -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", init)
+    why = r"CUDA does not start \(no driver\)" if error is not None else "CUDA sees none"
+    with pytest.raises(MoeError, match=rf"is to train on a GPU, and {why}: look at nvidia-smi"):
+        parallel.check_device("gpu")
 
 
 def test_a_cpu_is_not_replaced_by_a_gpu(make: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,3 +131,57 @@ def test_a_checkpoint_copies_what_is_on_a_gpu_to_the_host() -> None:
     assert on_gpu.data.device.type == "cpu"
     assert there.data is host
     assert no_tensor.data == b"state"
+
+
+def test_random_numbers_of_a_gpu_come_back_with_those_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator on the host stands for the GPU's; `rehearse/test_simulated_calls.py` has torch's own for CUDA."""
+    on_gpu = torch.Generator().manual_seed(7)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", on_gpu.get_state)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", on_gpu.set_state)
+    state = _random_state()
+    then = torch.rand(3, generator=on_gpu), torch.rand(3), np.random.rand()
+    _set_random_state(state)
+    again = torch.rand(3, generator=on_gpu), torch.rand(3), np.random.rand()
+    assert torch.equal(then[0], again[0])
+    assert torch.equal(then[1], again[1])
+    assert then[2] == again[2]
+
+
+def test_a_checkpoint_of_cpus_leaves_a_gpus_random_numbers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {**_random_state(), "cuda": None}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: pytest.fail("it has none"))
+    _set_random_state(state)
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_products_in_bfloat16_are_replaced_on_a_cpu_alone(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def build(hf_config: Any, config: Any) -> None:
+        done.append("build")
+        raise InterruptedError
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(trainer_module.bfloat16, "install", lambda: done.append("replace"))
+    monkeypatch.setattr(trainer_module, "build", build)
+    one = object.__new__(Trainer)
+    one.hf_config, one.config = {}, TrainerSetup(dtype="bfloat16")
+    with pytest.raises(InterruptedError):
+        one._build(None)
+    assert done == (["build"] if gpu else ["replace", "build"])
+
+
+def test_ranks_of_a_node_take_a_gpu_each_and_meet_over_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rehearse/test_simulated_calls.py` has torch form that group."""
+    taken: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **group: taken.append((backend, group["rank"])))
+    monkeypatch.setattr(parallel, "meet", lambda *of: None)
+    monkeypatch.setattr(parallel, "_form_groups", lambda *of: None)
+    parallel.join(Layout(), 11, 16, "tcp://127.0.0.1:1", 5.0)
+    assert taken == [3, ("nccl", 11)]

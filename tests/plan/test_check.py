@@ -224,6 +224,7 @@ def test_devices_are_known_by_the_names_that_others_have_for_them() -> None:
     assert (unknown.known, unknown.device.memory_gib, unknown.device.name) == (False, 95.0, "RTX-PRO-6000")
     assert unknown.doubt == "RTX-PRO-6000 is not in the plan's table: it counts on 95 GiB and an A100's speed"
     assert found("H100", 8, 8).doubt is None
+    assert not found("CPU", 8, 8).known, "the table's rule of thumb for a core is no GPU's"
 
 
 def test_a_run_takes_the_hardware_that_it_finds_unless_it_names_one() -> None:

@@ -1,7 +1,7 @@
 """Fields that engines read of vLLM's outputs on a GPU have the shapes and types of vLLM's own code.
 
 The model runner for GPUs hands its output over through `AsyncOutput`, and vLLM's own scheduler makes of it what the lab
-reads. Both run here beneath an engine on a CPU; only CUDA's streams and events are stand-ins.
+reads. Both run here beneath an engine that takes this CPU for a GPU; only CUDA's streams and events are stand-ins.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from scalelab.rollout import generator as generator_module
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.engine import Engine
 from scalelab.rollout.generator import Generator
+from scalelab.rollout.interruption import Phrases
 from scalelab.rollout.types import Completion, Request
 from tests.helpers.gpu_records import record_as_on_a_gpu
 from tests.helpers.rollout_models import MOE, generate, prompts, write_model
@@ -106,12 +107,20 @@ def test_outputs_of_the_runner_for_gpus_have_the_form_that_engines_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, outputs = write_model(tmp_path, MOE, seed=0), []
-    requests = [Request(f"r{i}", ids, 40 + 5 * (i % 8), seed=i) for i, ids in enumerate(prompts(16, 9, 96, seed=1))]
+    lengths = [40 + 5 * (i % 8) for i in range(16)]
+    # Greedy, since vLLM's own draws, which a GPU takes, are others than those of a CPU.
+    requests = [
+        Request(f"r{i}", ids, lengths[i], temperature=0.0, kind="eval")
+        for i, ids in enumerate(prompts(16, 9, 96, seed=1))
+    ]
+    free = [Request(f"free{i}", prompts(1, 9, 96, seed=2)[0], 40) for i in range(2)]
     here = generated(folder, requests)
+    eagerly: list[bool] = []
 
     class AsOnAGpu(Engine):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
+            assert self._recorder is None, "vLLM records"
             self._engine.collective_rpc(record_as_on_a_gpu)
             self._engine.collective_rpc(hand_over_as_on_a_gpu)
 
@@ -121,20 +130,27 @@ def test_outputs_of_the_runner_for_gpus_have_the_form_that_engines_read(
 
     plain = engine.engine_config
 
-    def configured(folder: Path, hf_config: dict[str, Any], config: GeneratorSetup, *rest: Any) -> VllmConfig:
-        made = plain(folder, hf_config, replace(config, record_routing=False), *rest)
+    def configured(
+        folder: Path, hf_config: dict[str, Any], config: GeneratorSetup, phrases: Phrases, seed: int, eager: bool
+    ) -> VllmConfig:
+        eagerly.append(eager)
+        # What vLLM refuses on a CPU, or compiles there for minutes, is left out.
+        made = plain(folder, hf_config, replace(config, record_routing=False), phrases, seed, True)
         made.aux_output_config.enable_return_routed_experts = True
-        made.scheduler_config.scheduler_cls = None  # vLLM's own
         return made
 
     monkeypatch.setattr(engine, "engine_config", configured)
-    monkeypatch.setattr(engine, "vllm_records", lambda config: config.record_routing)
+    monkeypatch.setattr(engine, "current_platform", SimpleNamespace(is_cpu=lambda: False))
+    for on_cpu in ("rank_no_logprobs", "draw_args"):
+        monkeypatch.setattr(engine, on_cpu, lambda *_: pytest.fail("the lab's own sampling is for a CPU"))
     monkeypatch.setattr(generator_module, "Engine", AsOnAGpu)
     event = SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
     monkeypatch.setattr(torch.cuda, "Event", lambda **kwargs: event)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
-    there = generated(folder, requests)
+    *there, one_free, other_free = generated(folder, [*requests, *free])
 
+    assert eagerly == [False], "CUDA graphs are captured"
+    assert one_free.token_ids.tolist() != other_free.token_ids.tolist(), "vLLM draws, by the request's temperature"
     for output in outputs:
         assert type(output.request_id) is str
         assert [type(token) for token in output.new_token_ids] == [int], "a token for each sequence and step"
@@ -148,7 +164,7 @@ def test_outputs_of_the_runner_for_gpus_have_the_form_that_engines_read(
             assert routed.shape[1:] == (MOE.num_hidden_layers, 1)
             assert routed.dtype.kind == "u"
     names = {output.request_id for output in outputs if output.finished}
-    assert len(names) == len(requests)
+    assert len(names) == len(requests) + len(free)
     for one, other in zip(here, there, strict=True):
         np.testing.assert_array_equal(one.token_ids, other.token_ids)
         np.testing.assert_array_equal(one.routed_TLK, other.routed_TLK)

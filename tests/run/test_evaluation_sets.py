@@ -122,6 +122,10 @@ def test_a_majority_of_all_completions_is_the_answer_that_no_other_has_more_of(a
         ),
         ([*HARD, "Benchmark.max_tokens=128"], "max_tokens (128) of evaluation set hard leaves no room"),
         ([*HARD, "Benchmark.temperature=0", "Benchmark.samples=4"], "gives one completion 4 times"),
+        (
+            [*HARD, "Benchmark.temperature=2.5", "Cluster.device='gpu'"],
+            "the temperature of evaluation set hard is 2.5: vLLM on a GPU draws at temperatures from 0.01 to 2",
+        ),
         (["Evaluation.sets=(@Benchmark(),)", *HARD[1:], "Benchmark.at_end=True"], "evaluated at the end alone"),
         (["Evaluation.sets=(@HeldOut(), @HeldOut())"], "two HeldOut"),
         (["Evaluation.full_from=1"], "full_from"),
@@ -136,6 +140,10 @@ def test_sets_that_cannot_be_are_refused_in_one_line(settings: list[str], refusa
         resolve("quickstart", settings)
     assert refusal in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_cpu_draws_at_any_temperature() -> None:
+    assert resolve("quickstart", [*HARD, "Benchmark.temperature=2.5"]).run.sets[1].temperature == 2.5
 
 
 def test_a_plan_counts_the_completions_of_every_set() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from scalelab.errors import LabError
 from scalelab.session.evaluate_model import engine_config
 from scalelab.start.model_folder import ModelFolder
 from tests.helpers.real_models import DEEPSEEK_V3
 
-WORK: Any = SimpleNamespace(prompt_ids=lambda prompt: [0] * 100, max_tokens=860, generations=2)
+WORK: Any = SimpleNamespace(prompt_ids=lambda prompt: [0] * 100, max_tokens=860, generations=2, temperature=1.0)
 STRANGE = {"model_type": "gemma3_text", "num_hidden_layers": 10, "num_attention_heads": 4, "head_dim": 256}
 
 
@@ -37,3 +39,16 @@ def test_the_cache_has_room_for_every_sequence_and_one_more(
     sequences = min(6, max(1, 4 * 2**30 // (per_token * 1024)))
     assert config.max_sequences == sequences
     assert config.kv_cache_gib == (sequences + 1) * per_token * 1024 / 2**30
+
+
+@pytest.mark.parametrize(("gpu", "temperature"), [(True, 2.5), (False, 2.5), (True, 2.0), (True, 0.0)])
+def test_a_temperature_that_vllm_refuses_on_a_gpu_is_refused_there_before_the_engine_starts(
+    gpu: bool, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    work: Any = SimpleNamespace(**{**vars(WORK), "temperature": temperature})
+    prompts: Any = ["one"]
+    said = "--temperature is 2.5: vLLM on a GPU draws at temperatures from 0.01 to 2, and"
+    refused = pytest.raises(LabError, match=said) if gpu and temperature > 2 else nullcontext()
+    with refused:
+        engine_config(ModelFolder(Path("model"), {**STRANGE, "num_key_value_heads": 1}, None), prompts, work)

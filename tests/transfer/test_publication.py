@@ -5,19 +5,26 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from moe.model.families import Llama
 from moe.settings import TrainerSetup
+from scalelab import signals
 from scalelab.cluster import gpu_nodes
 from scalelab.cluster.actors import join_cluster, this_node
 from scalelab.cluster.gpu_nodes import check_gpu_nodes
-from scalelab.cluster.trainer_ranks import TrainerRank
+from scalelab.cluster.trainer_ranks import ClusterTuner, TrainerRank
 from scalelab.errors import LabError
+from scalelab.experiment import resolve
 from scalelab.run.settings import Cluster
+from scalelab.session import only_sft
+from scalelab.sweep.sweep import cluster_devices
+from scalelab.watch.progress import Progress
 from tests.helpers.object_store import created
 
 pytestmark = pytest.mark.slow
@@ -135,3 +142,42 @@ def test_nodes_whose_drivers_differ_are_told_once_and_the_smallest_gpu_counts(
     assert check_gpu_nodes({}, 200, told.append) == 79.1
     [line] = told
     assert re.fullmatch(r"nodes differ in their NVIDIA drivers: 580.65.06 on \S+; 581.15 on \S+\. If only .*", line)
+
+
+@pytest.fixture
+def apart(nodes: list[str]) -> Iterator[str]:
+    """The cluster's address, while this process is no part of it."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    ray.shutdown()
+    try:
+        yield address
+    finally:
+        ray.shutdown()
+        join_cluster(address)
+
+
+def test_a_sweep_counts_the_devices_that_its_runs_take(apart: str) -> None:
+    assert cluster_devices(apart, "gpu") == 2
+    assert cluster_devices(apart, "cpu") == 3
+
+
+@pytest.mark.parametrize(("ranks", "gib"), [(2, 80.0), (2, 100.0), (1, 80.0)])
+def test_a_fine_tuning_asks_the_gpus_drivers_before_an_actor_starts(
+    ranks: int, gib: float, apart: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks take 91 GiB each, one takes more; what stands for the drivers says how much the GPUs have."""
+    own = [
+        f"Cluster.address='{apart}'",
+        f"SFT.trainers={ranks}",
+        "Cluster.devices_per_node=1",
+        f"Layout.tensor={ranks}",
+    ]
+    run = resolve("sft/scalerl_8b", own).run
+    monkeypatch.setattr(signals, "heed_signals", lambda: None)
+    monkeypatch.setattr(gpu_nodes, "look_here", lambda packages: (None, gib, "580.65.06"))
+    refused = pytest.raises(LabError, match=r"does not fit: \d+ GiB of 80 on") if gib < 91 else nullcontext()
+    with ExitStack() as ending, refused:
+        tuner, _ = only_sft._tuner(run, tmp_path, Progress(), ending)
+        assert tuner is ClusterTuner
