@@ -19,6 +19,7 @@ from typing import Any
 from scalelab.launcher.slurm_job import begun
 
 MODULE = "scalelab.launcher.kuberay_job"
+ASK = signal.SIGUSR1
 LOOK_SECONDS = 0.5
 _ENTRY = f"-m\0{MODULE}\0run\0".encode()
 
@@ -26,19 +27,21 @@ _ENTRY = f"-m\0{MODULE}\0run\0".encode()
 def run(out: Path, words: Sequence[str]) -> int:
     """Run a command of the lab, go on with its run if that is begun, and return the exit code.
 
-    The first signal alone is passed on, as the operator's and a hook's come one after the other.
+    A run that is asked a second time stops at once. Ray's stop of a job is TERM to all processes below it; `end` asks
+    this one alone, and it asks the run where Ray did not.
     """
     asked = False
     resumed = ["--resume"] if words[0] == "run" and begun(out) else []  # a fine-tuning goes on by itself
     with subprocess.Popen(["scalelab", *words, *resumed]) as lab:
 
-        def stop(*_: Any) -> None:
+        def stop(number: int, _: Any) -> None:
             nonlocal asked
-            if not asked:
-                lab.send_signal(signal.SIGTERM)  # Ray blocks SIGINT
+            if number == ASK and not asked:
+                lab.terminate()
             asked = True
 
-        signal.signal(signal.SIGTERM, stop)
+        for number in (ASK, signal.SIGTERM):
+            signal.signal(number, stop)
         code = lab.wait()
     return code if code >= 0 else 128 - code
 
@@ -47,7 +50,7 @@ def end() -> None:
     """Ask the run to stop if this pod has it, and wait until the pod has no process of a run."""
     for pid in _processes(entries=True):
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, ASK)
     while any(_processes()):
         time.sleep(LOOK_SECONDS)
 

@@ -218,7 +218,8 @@ def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int |
         memory_gib: of a node's container; half of it at most in /dev/shm.
         cpus: of a node; None takes some for each device.
     """
-    entry = shlex.join(["python", "-m", kuberay_job.MODULE, "run", str(job.out), *job.words])
+    # In place of Ray's shell: a stop would end that, and Ray would lose the run.
+    entry = shlex.join(["exec", "python", "-m", kuberay_job.MODULE, "run", str(job.out), *job.words])
     return f"""\
 # {job.size("node")}; written by `scalelab launch k8s`. Keep other pods off its ports.
 # To go on with a run whose job has ended: kubectl delete rayjob {job.name_of_folder}, then submit this again.

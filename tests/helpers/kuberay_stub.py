@@ -127,6 +127,10 @@ class Pod:
         with (self.job.folder / "logs" / f"{self.name}.exec").open("ab") as log:
             return subprocess.Popen([*inside, *command], env=self.env, stdout=log, stderr=log)
 
+    def has(self, actor: str) -> bool:
+        """True if a process of Ray's is here, by a part of its actor's name."""
+        return self.begin("sh", "-c", f"grep -qa ^ray::.*{actor} /proc/[0-9]*/cmdline").wait(timeout=60) == 0
+
     def ready(self) -> bool:
         """True by KubeRay's probe."""
         commands = [HEALTHY.format(2, 52365, "local_raylet_healthz")]
@@ -271,7 +275,7 @@ class KubeRayStub:
             if now - self.ended > 10 * 2 ** (self.tries - 1):
                 self.submit()
             return
-        with suppress(subprocess.SubprocessError, ValueError):
+        with suppress(subprocess.SubprocessError, StopIteration):  # no head, or none that answers
             self.status = json.loads(self.ask("GET"))["status"]
         over = self.status in ("SUCCEEDED", "FAILED", "STOPPED") and code == 0
         late = code is not None and now - self.ended > LATE_SECONDS

@@ -82,17 +82,36 @@ def test_a_run_whose_head_is_lost_is_resumed_on_a_new_cluster(launched: Callable
     assert (steps(job), audit(job.folder / "runs/out").problems) == (3, [])
 
 
-def ended_in_order(job: KubeRayStub) -> None:
-    """Hold that a run finished its step and saved it, which it would not have done by itself, within the grace."""
-    manifest = json.loads((job.folder / "runs/out/manifest.json").read_text())
-    assert manifest["status"] == "interrupted", manifest
-    assert [path.name for path in (job.folder / "runs/out/checkpoints").glob("step*")]
-    assert audit(job.folder / "runs/out").problems == []
-
-
 def test_a_rayjob_that_is_deleted_ends_with_a_checkpoint(launched: Callable[..., KubeRayStub]) -> None:
     job = launched(**{"Run.checkpoint_every": 1000, "Budget.steps": 1000})
     job.wait(lambda: steps(job) >= 1)
     job.delete()
-    job.wait(lambda: not job.pods, GRACE)
-    ended_in_order(job)
+    job.wait(lambda: not job.pods, GRACE / 2)
+    out = job.folder / "runs/out"
+    assert json.loads((out / "manifest.json").read_text())["status"] == "interrupted"
+    assert (out / f"checkpoints/step_{steps(job):06}").is_dir()
+    assert audit(out).problems == []
+
+
+def test_a_head_that_is_drained_takes_a_checkpoint_and_the_run_goes_on_from_it(
+    launched: Callable[..., KubeRayStub],
+) -> None:
+    job = launched(**{"Run.checkpoint_every": 1000, "Budget.steps": 8})
+    job.wait(lambda: steps(job) >= 1)
+    job.pod("head").delete()
+    job.wait(lambda: job.state in ("complete", "failed"))
+    assert (job.state, job.status, job.retries, steps(job)) == ("complete", "SUCCEEDED", 1, 8)
+    assert (job.folder / "runs/out/undone.jsonl").read_text() == ""
+    assert audit(job.folder / "runs/out").problems == []
+
+
+def test_a_worker_that_is_lost_with_an_engine_is_made_anew_and_the_run_goes_on(
+    launched: Callable[..., KubeRayStub],
+) -> None:
+    job = launched(**{"Budget.steps": 8})
+    job.wait(lambda: steps(job) >= 1)
+    [worker] = [pod for pod in job.pods if pod.kind == "gpu" and not pod.has("TrainerRank")]
+    job.lose(worker)
+    job.wait(lambda: job.state in ("complete", "failed"))
+    assert (job.state, job.status, job.retries, steps(job)) == ("complete", "SUCCEEDED", 0, 8)
+    assert audit(job.folder / "runs/out").problems == []
