@@ -62,7 +62,9 @@ def _processes(*, entries: bool = False) -> Iterator[int]:
             command = path.read_bytes()
             works = command.startswith(b"ray::") and not command.startswith(b"ray::IDLE")
             # Ray's agents have such names, too, and no job.
-            if _ENTRY in command or (works and not entries and b"\0RAY_JOB_ID=" in path.with_name("environ").read_bytes()):
+            if _ENTRY in command or (
+                works and not entries and b"\0RAY_JOB_ID=" in path.with_name("environ").read_bytes()
+            ):
                 yield int(path.parent.name)
 
 

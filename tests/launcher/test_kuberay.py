@@ -1,9 +1,8 @@
-"""What `scalelab launch k8s` prints is taken to its end as KubeRay would, with Ray and its dashboard, on one machine."""
+"""What `scalelab launch k8s` prints goes to its end by the rules of KubeRay, with Ray and its dashboard."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,8 @@ from smallest_run import SMALLEST
 from scalelab.launcher.scripts import LaunchJob, kuberay
 from scalelab.store.audit import audit
 from scalelab.store.lines import read_lines
-from tests.helpers.kuberay_stub import ROOT, KubeRayStub
+from tests.helpers.kuberay_stub import KubeRayStub
+from tests.helpers.pods import ROOT, Pod
 from tests.launcher.test_networks import can_make_networks
 
 pytestmark = [
@@ -28,6 +28,7 @@ pytestmark = [
     ),
 ]
 GRACE = 120
+UV = Path(sys.executable).with_name("uv")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dashboard")
     wanted = ["--no-deps", "--require-hashes", "-r", str(ROOT / "requirements/kuberay.txt"), "--target", str(folder)]
     done = subprocess.run(
-        ["uv", "pip", "install", "--python", sys.executable, *wanted], capture_output=True, text=True, timeout=600
+        [UV, "pip", "install", "--python", sys.executable, *wanted], capture_output=True, text=True, timeout=600
     )
     if done.returncode:
         pytest.skip(f"could not import Ray's dashboard, which needs requirements/kuberay.txt: {done.stderr[-300:]}")
@@ -62,15 +63,20 @@ def launched(tmp_path: Path, dashboard: Path) -> Iterator[Callable[..., KubeRayS
 
 
 def steps(job: KubeRayStub) -> int:
-    path = job.folder / "runs/out/metrics.jsonl"
+    path = job.network.folder / "runs/out/metrics.jsonl"
     return len(read_lines(path)) if path.exists() else 0
+
+
+def trains(pod: Pod) -> bool:
+    """True if a rank of the trainer is there."""
+    return pod.begin("sh", "-c", "grep -qa '^ray::.*TrainerRank' /proc/[0-9]*/cmdline").wait(timeout=60) == 0
 
 
 def test_a_rayjob_runs_to_its_end(launched: Callable[..., KubeRayStub]) -> None:
     job = launched()
     job.wait(lambda: job.state in ("complete", "failed"))
     assert (job.state, job.status, job.retries, steps(job)) == ("complete", "SUCCEEDED", 0, 3)
-    assert audit(job.folder / "runs/out").problems == []
+    assert audit(job.network.folder / "runs/out").problems == []
 
 
 def test_a_run_whose_head_is_lost_is_resumed_on_a_new_cluster(launched: Callable[..., KubeRayStub]) -> None:
@@ -79,7 +85,7 @@ def test_a_run_whose_head_is_lost_is_resumed_on_a_new_cluster(launched: Callable
     job.lose(job.pod("head"))
     job.wait(lambda: job.state in ("complete", "failed"))
     assert (job.state, job.status, job.retries) == ("complete", "SUCCEEDED", 1)
-    assert (steps(job), audit(job.folder / "runs/out").problems) == (3, [])
+    assert (steps(job), audit(job.network.folder / "runs/out").problems) == (3, [])
 
 
 def test_a_rayjob_that_is_deleted_ends_with_a_checkpoint(launched: Callable[..., KubeRayStub]) -> None:
@@ -87,7 +93,7 @@ def test_a_rayjob_that_is_deleted_ends_with_a_checkpoint(launched: Callable[...,
     job.wait(lambda: steps(job) >= 1)
     job.delete()
     job.wait(lambda: not job.pods, GRACE / 2)
-    out = job.folder / "runs/out"
+    out = job.network.folder / "runs/out"
     assert json.loads((out / "manifest.json").read_text())["status"] == "interrupted"
     assert (out / f"checkpoints/step_{steps(job):06}").is_dir()
     assert audit(out).problems == []
@@ -101,8 +107,8 @@ def test_a_head_that_is_drained_takes_a_checkpoint_and_the_run_goes_on_from_it(
     job.pod("head").delete()
     job.wait(lambda: job.state in ("complete", "failed"))
     assert (job.state, job.status, job.retries, steps(job)) == ("complete", "SUCCEEDED", 1, 8)
-    assert (job.folder / "runs/out/undone.jsonl").read_text() == ""
-    assert audit(job.folder / "runs/out").problems == []
+    assert (job.network.folder / "runs/out/undone.jsonl").read_text() == ""
+    assert audit(job.network.folder / "runs/out").problems == []
 
 
 def test_a_worker_that_is_lost_with_an_engine_is_made_anew_and_the_run_goes_on(
@@ -110,8 +116,8 @@ def test_a_worker_that_is_lost_with_an_engine_is_made_anew_and_the_run_goes_on(
 ) -> None:
     job = launched(**{"Budget.steps": 8})
     job.wait(lambda: steps(job) >= 1)
-    [worker] = [pod for pod in job.pods if pod.kind == "gpu" and not pod.has("TrainerRank")]
+    [worker] = [pod for pod in job.pods if pod.kind == "gpu" and not trains(pod)]
     job.lose(worker)
     job.wait(lambda: job.state in ("complete", "failed"))
     assert (job.state, job.status, job.retries, steps(job)) == ("complete", "SUCCEEDED", 0, 8)
-    assert audit(job.folder / "runs/out").problems == []
+    assert audit(job.network.folder / "runs/out").problems == []
