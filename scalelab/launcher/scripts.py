@@ -258,7 +258,7 @@ spec:
 
 
 def _env(indent: int) -> str:
-    """What all nodes of a RayJob have in common; models that a run makes or downloads must be there on all of them."""
+    """Environment of every pod; models that a run makes or downloads must be where all pods see them."""
     common = {"RAY_worker_niceness": '"0"', "SCALELAB_CACHE": "/runs/.cache/scalelab", "HF_HOME": "/runs/.cache/hf"}
     return "\n".join(f"{'':{indent}}- {{name: {name}, value: {value}}}" for name, value in common.items())
 

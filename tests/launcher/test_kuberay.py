@@ -1,4 +1,4 @@
-"""What `scalelab launch k8s` prints goes to its end by the rules of KubeRay, with Ray and its dashboard."""
+"""The way of a RayJob from `scalelab launch k8s` to its end by the rules of KubeRay, with Ray and its dashboard."""
 
 from __future__ import annotations
 
