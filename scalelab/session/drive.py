@@ -6,11 +6,12 @@ import asyncio
 import gc
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import LabError
-from scalelab.signals import finishing, heed_signals, stops
+from scalelab.signals import SAME_SECONDS, finishing, heed_signals, stops
 from scalelab.watch.progress import Progress
 
 if TYPE_CHECKING:
@@ -47,14 +48,17 @@ def drive(
     async def heeding() -> None:
         events, this = asyncio.get_running_loop(), asyncio.current_task()
         assert this is not None
+        asked = 0.0
 
         def ask(number: signal.Signals) -> None:
+            nonlocal asked
             [loop] = loops
-            if loop.stopping:
-                this.cancel()
-            else:
+            if not loop.stopping:
+                asked = time.monotonic()
                 loop.stop()
                 progress.say(finishing(number))
+            elif time.monotonic() - asked >= SAME_SECONDS:
+                this.cancel()
 
         def attach(loop: Loop) -> None:
             loops.append(loop)

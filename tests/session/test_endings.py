@@ -16,6 +16,7 @@ import pytest
 from scalelab.cluster import actors
 from scalelab.cluster.actors import RayProcesses
 from scalelab.errors import BROKEN_OFF, BrokenOffError
+from scalelab.signals import SAME_SECONDS
 
 BEFORE_THE_LOOP = """
 import signal, sys, time
@@ -56,8 +57,8 @@ except KeyboardInterrupt:
 """
 
 
-def told(source: str, number: signal.Signals, *wrapper: str) -> list[str]:
-    """Lines of a program that is sent a signal once it is ready."""
+def told(source: str, number: signal.Signals, *wrapper: str, again: float | None = None) -> list[str]:
+    """Lines of a program that is sent a signal once it is ready, and once more after some seconds."""
     with subprocess.Popen(
         [*wrapper, sys.executable, "-c", source],
         stdout=subprocess.PIPE,
@@ -68,6 +69,9 @@ def told(source: str, number: signal.Signals, *wrapper: str) -> list[str]:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
+        if again is not None:
+            time.sleep(again)
+            process.send_signal(number)
         return process.communicate(timeout=900)[0].splitlines()
 
 
@@ -80,6 +84,16 @@ def test_a_signal_interrupts_what_comes_before_the_loop(number: signal.Signals) 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_signal_ends_the_loop_after_its_step(number: signal.Signals) -> None:
     assert told(IN_THE_LOOP, number) == ["step finished and saved", "interrupted"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("again", "lines"), [(0.2, ["step finished and saved", "interrupted"]), (SAME_SECONDS + 0.5, ["interrupted"])]
+)
+def test_a_signal_that_comes_twice_at_once_is_one_and_a_later_one_ends_the_loop(again: float, lines: list[str]) -> None:
+    saving = '    print("step finished'
+    source = IN_THE_LOOP.replace(saving, f"    await asyncio.sleep({SAME_SECONDS + 2})\n{saving}")
+    assert told(source, signal.SIGTERM, again=again) == lines
 
 
 def test_a_closed_terminal_ends_nothing_under_nohup() -> None:
