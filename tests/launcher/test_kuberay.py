@@ -92,9 +92,10 @@ def test_a_rayjob_that_is_deleted_ends_with_a_checkpoint(launched: Callable[...,
     job = launched(**{"Run.checkpoint_every": 1000, "Budget.steps": 1000})
     job.wait(lambda: steps(job) >= 1)
     job.delete()
-    job.wait(lambda: not job.pods, GRACE / 2)
+    job.wait(lambda: any(pod.warned for pod in job.pods if pod.kind != "submitter"))
     out = job.network.folder / "runs/out"
-    assert json.loads((out / "manifest.json").read_text())["status"] == "interrupted"
+    assert json.loads((out / "manifest.json").read_text())["status"] == "interrupted", "TERM came before the run's end"
+    job.wait(lambda: not job.pods, GRACE / 2)
     assert (out / f"checkpoints/step_{steps(job):06}").is_dir()
     assert audit(out).problems == []
 
