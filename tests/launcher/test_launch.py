@@ -170,8 +170,9 @@ def test_a_rayjob_has_the_runs_nodes(capsys: pytest.CaptureFixture[str]) -> None
     [container] = workers["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
     assert "PYTORCH_CUDA_ALLOC_CONF" not in {one["name"] for one in container["env"]}
-    asked_for = made["spec"]["entrypoint"].strip()
-    assert asked_for.startswith("sh -c ")
+    head = cluster["headGroupSpec"]["template"]["spec"]
+    waits = {one["name"]: one["value"] for one in head["containers"][0]["env"]}["RAY_JOB_STOP_WAIT_TIME_S"]
+    assert int(waits) == head["terminationGracePeriodSeconds"], "Ray would kill a job that is stopped sooner"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""Run one command of the lab as KubeRay's job, and end it in order before its pods end.
+
+The job's entrypoint is `run`, on Ray's head. Every pod's preStop hook is `end`: Kubernetes waits for it, within the
+pod's grace, before it ends the pod's Ray. A pod of workers waits for its part of the run alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from scalelab.launcher.slurm_job import begun
+
+MODULE = "scalelab.launcher.kuberay_job"
+ASK = signal.SIGUSR1
+LOOK_SECONDS = 0.5
+_ENTRY = f"-m\0{MODULE}\0run\0".encode()
+
+
+def run(out: Path, words: Sequence[str]) -> int:
+    """Run a command of the lab, go on with its run if that is begun, and return the exit code.
+
+    A run that is asked a second time stops at once. Ray's stop of a job is TERM to all processes below it; `end` asks
+    this one alone, and it asks the run where Ray did not.
+    """
+    asked = False
+    resumed = ["--resume"] if words[0] == "run" and begun(out) else []  # a fine-tuning goes on by itself
+    with subprocess.Popen(["scalelab", *words, *resumed]) as lab:
+
+        def stop(number: int, _: Any) -> None:
+            nonlocal asked
+            if number == ASK and not asked:
+                lab.terminate()
+            asked = True
+
+        for number in (ASK, signal.SIGTERM):
+            signal.signal(number, stop)
+        code = lab.wait()
+    return code if code >= 0 else 128 - code
+
+
+def end() -> None:
+    """Ask the run to stop if this pod has it, and wait until the pod has no process of a run."""
+    for pid in _processes(entries=True):
+        with suppress(ProcessLookupError):
+            os.kill(pid, ASK)
+    while any(_processes()):
+        time.sleep(LOOK_SECONDS)
+
+
+def _processes(*, entries: bool = False) -> Iterator[int]:
+    """This pod's processes of a run: `run` above, and unless it is asked for these alone, Ray's that work for a job."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            command = path.read_bytes()
+            works = command.startswith(b"ray::") and not command.startswith(b"ray::IDLE")
+            # Ray's agents have such names, too, and no job.
+            if _ENTRY in command or (
+                works and not entries and b"\0RAY_JOB_ID=" in path.with_name("environ").read_bytes()
+            ):
+                yield int(path.parent.name)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "end":
+        end()
+    else:
+        sys.exit(run(Path(sys.argv[2]), sys.argv[3:]))
