@@ -13,6 +13,7 @@ import errno
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -61,12 +62,14 @@ def made_whole(path: Path, side_by_side: bool = False) -> Iterator[Path]:
 
     Args:
         path: the name.
-        side_by_side: whether several processes may make it at the same time, each under a temporary name of its own.
+        side_by_side: whether several processes or threads may make it at the same time, each under a temporary name of
+            its own.
 
     Yields:
         The temporary name.
     """
-    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}" if side_by_side else path.name + PARTIAL)
+    own = f".{os.getpid()}-{threading.get_native_id()}" if side_by_side else ""
+    partial = path.with_name(f"{path.name}{own}{PARTIAL}")
     try:
         yield partial
         put_in_place(partial, path)

@@ -32,7 +32,7 @@ def heed_signals() -> None:
             signal.signal(number, signal.default_int_handler)
 
 
-class Asked:
+class StopSignals:
     """Signals to stop that have come to one piece of work."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ def first_asks() -> Iterator[threading.Event]:
 
     Who waits for the event finishes what is under way. In another thread than the main one nothing changes.
     """
-    asked, signals = threading.Event(), Asked()
+    asked, signals = threading.Event(), StopSignals()
 
     def ask(number: int, frame: FrameType | None) -> None:
         which = signals.note()

@@ -269,8 +269,13 @@ class ClusterTrainer:
             self.on_unsent(problem)
         return [segment for segment, _ in answers]
 
-    def save(self, path: str, state: Mapping[str, Any]) -> Awaitable[None]:
-        """Take a checkpoint; it is written while later calls run, and the next one says if it could not be."""
+    def save(self, path: str, state: Any) -> Awaitable[None]:
+        """Take a checkpoint; it is written while later calls run, and the next one says if it could not be.
+
+        Args:
+            path: its folder.
+            state: the caller's own, as JSON, in Ray's object store.
+        """
         refs = self.calls("save", path, state, self._run.checkpoints.background)
         taken = self._first(refs, "a checkpoint to be taken", self._run.save_seconds)
         self._taken = asyncio.ensure_future(taken)

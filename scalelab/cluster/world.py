@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from moe.checkpoint.folder import finished_checkpoints
 from moe.weights.segments import Segment
 from scalelab.cluster.actors import LOOK_SECONDS, RayProcesses, draining_nodes
@@ -222,7 +224,8 @@ class ClusterRun:
         """Take a checkpoint of everything; it is written while the loop goes on."""
         path, state = self.checkpoint_store.begin()
         what = "completions that wait for a step to be written"
-        return self._saved(self.trainer.save(path, await answer(in_own_thread(state), self.run.save_seconds, what)))
+        ready = in_own_thread(lambda: ray.put(state()))  # once for all ranks, and beside the event loop
+        return self._saved(self.trainer.save(path, await answer(ready, self.run.save_seconds, what)))
 
     async def _saved(self, taken: Any) -> None:
         await taken

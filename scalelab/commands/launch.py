@@ -51,6 +51,8 @@ FILE = re.compile(r".*\.(py|gin)(?=/|$)")
 """The file in what names an experiment, FILE or FILE/MEMBER."""
 UNSAFE = re.compile(r"""[\s'"\\`$;&|<>(){}*?!]""")
 """Characters that shells and YAML read in ways of their own."""
+READ_BY_SHELLS = re.compile(r"[\\`$]")
+"""Characters that a shell reads within double quotes, too, in which `ray job submit` puts a job's words."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,6 +124,8 @@ def _check(args: argparse.Namespace, run: Run) -> None:
     ):
         if not text.isprintable():
             raise LabError(f"{name} {text!r} has a character that no line of a script can carry: leave it out")
+        if args.where == "k8s" and (strange := READ_BY_SHELLS.search(text)):
+            raise LabError(f"{name} has {strange[0]!r} in it, which a shell of Ray's jobs would read: leave it out")
     if args.where != "k8s" and not args.container and " " in str(CHECKOUT):
         raise LabError(f"{CHECKOUT} has a space in it, and Ray's nodes start nothing by such a path: move the checkout")
     if not args.out.is_absolute():

@@ -218,8 +218,10 @@ def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int |
         memory_gib: of a node's container; half of it at most in /dev/shm.
         cpus: of a node; None takes some for each device.
     """
-    # In place of Ray's shell: a stop would end that, and Ray would lose the run.
-    entry = shlex.join(["exec", "python", "-m", kuberay_job.MODULE, "run", str(job.out), *job.words])
+    # In place of Ray's shell: a stop would end that, and Ray would lose the run. In quotes once more: KubeRay's shell
+    # takes one level of them, and `ray job submit` leaves parentheses bare for Ray's shell.
+    words = shlex.join(["python", "-m", kuberay_job.MODULE, "run", str(job.out), *job.words])
+    entry = shlex.join(["exec", "sh", "-c", f"exec {words}"])
     return f"""\
 # {job.size("node")}; written by `scalelab launch k8s`. Keep other pods off its ports.
 # To go on with a run whose job has ended: kubectl delete rayjob {job.name_of_folder}, then submit this again.
@@ -232,7 +234,7 @@ spec:
     {entry}
   shutdownAfterJobFinishes: true
   submissionMode: K8sJobMode
-  backoffLimit: 3
+  backoffLimit: 3  # KubeRay tries again whatever the cause was, also what no other attempt mends
   rayClusterSpec:
     rayVersion: "2.60.0"
     authOptions: {{mode: token}}  # KubeRay 1.5.1 or newer makes the token, and gives it to every container

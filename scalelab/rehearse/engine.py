@@ -85,7 +85,7 @@ class _EngineRehearsal:
         self.result.longest_row = self.config.max_model_len
         self.result.plan_memory_gib = planned.engine_gib(self.hf, self.config)
         self.result.not_rehearsed += [
-            "a step of the engine: vLLM's kernels run on a GPU only",
+            "a step of the engine: vLLM's worker, executor and kernels run on a GPU only, which captures CUDA graphs",
             "what vLLM takes for activations and CUDA graphs: the plan reserves for it",
         ]
         plain = vllm_ranks.init_model_parallel_group

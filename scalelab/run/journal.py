@@ -120,7 +120,7 @@ class Journal:
     def stepped(
         self, names: list[str], step: Step, result: StepResult | None, seconds: dict[str, float]
     ) -> LabError | None:
-        """Write an optimiser step just after it was booked, its completions first, if they are to be kept.
+        """Write an optimiser step just after it was booked.
 
         Returns:
             The reason to stop the run, if there is one.

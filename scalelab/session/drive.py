@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import LabError
-from scalelab.signals import Asked, finishing, heed_signals, stops
+from scalelab.signals import StopSignals, finishing, heed_signals, stops
 from scalelab.watch.progress import Progress
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def drive(
         LabError: what ended the run.
     """
     loops: list[Loop] = []
-    signals = Asked()
+    signals = StopSignals()
     gc.set_threshold(OBJECTS)
 
     async def heeding() -> None:

@@ -66,6 +66,7 @@ def test_a_checkpoints_completions_are_fetched_beside_the_loop_and_before_the_tr
     books = new_books(run)
     store = CheckpointStore(run, books, folder, print)
     monkeypatch.setattr("scalelab.run.books.with_contents", fetch)
+    monkeypatch.setattr("scalelab.cluster.world.ray.put", lambda state: state)
     books.draw(0)
     world: Any = SimpleNamespace(
         checkpoint_store=store, trainer=SimpleNamespace(save=save), run=run, _saved=lambda taken: taken

@@ -344,6 +344,7 @@ class World:
         pass
 
     async def keep(self, step: Any, result: str | None) -> None:
+        await self._pause(1.0)
         assert self.loop.stepping.locked()
 
     def stepped(self, names: list[str], step: Any, result: str | None, seconds: dict[str, float]) -> LabError | None:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,41 @@ def test_a_rayjobs_folder_is_named_without_detours(capsys: pytest.CaptureFixture
     assert ".." not in text
 
 
+def as_ray_runs_it(entry: str, environment: dict[str, str]) -> list[str]:
+    """Words that `scalelab` has in a RayJob: KubeRay's shell splits the entrypoint, Ray joins it for another one."""
+    split = f'set -- {entry}\nexec {shlex.quote(sys.executable)} -c {shlex.quote(JOINS)} "$@"'
+    joined = subprocess.run(["bash", "-c", split], env=environment, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(joined, shell=True, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+JOINS = "import subprocess, sys; print(subprocess.list2cmdline(sys.argv[1:]))"
+"""What `ray job submit` does (ray/dashboard/modules/job/cli.py)."""
+SETS = (
+    "Recipe.loss=@CISPO()",
+    "Monitors.stop_on=('skipped', 'gap')",
+    'Recipe.name="a;b & c|d>e"',
+    "PublicTraces.folder='/runs/two words'",
+)
+
+
+def test_a_rayjob_gives_its_run_every_binding_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "scalelab").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (tmp_path / "scalelab").chmod(0o755)
+    job = replace(job_of("a"), sets=SETS, out=tmp_path / "out")
+    made = yaml.safe_load(scripts.kuberay(job, "image", "claim", 64))
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    assert as_ray_runs_it(made["spec"]["entrypoint"], {"PATH": path, "PYTHONPATH": str(ROOT)}) == job.words
+
+
+@pytest.mark.parametrize("strange", ["$", "`", "\\"])
+def test_what_a_shell_reads_within_quotes_is_refused_for_pods(strange: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["h100/scalerl_8b", "--out", "/runs/a", "--set", f"SFT.pretrained='/runs/a{strange}{strange}b'"]
+    assert main(["launch", "k8s", *asked, *K8S]) == 1
+    assert f"--set has {strange!r} in it, which a shell of Ray's jobs would read" in capsys.readouterr().err
+
+
 def test_a_rayjob_that_is_made_anew_resumes_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("h100/scalerl_8b", "--out", "/runs/a", "--image", "an/image", "--claim", "a-claim")
     made = yaml.safe_load(launched(capsys, "k8s", *asked))
@@ -270,7 +306,7 @@ def test_a_rayjob_that_is_made_anew_resumes_its_run(tmp_path: Path, capsys: pyte
             (folder / "evals.jsonl").write_text("{}\n")
         path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment = {"PATH": path, "PYTHONPATH": str(ROOT)}
-        begun.append(subprocess.run(["bash", "-c", entry], env=environment, capture_output=True, text=True).stdout)
+        begun += as_ray_runs_it(entry, environment)
     assert begun[0].startswith(f"run h100/scalerl_8b --supervise --out {tmp_path / 'none'} --set ")
     assert [words.split()[-1] == "--resume" for words in begun] == [False, True]
 

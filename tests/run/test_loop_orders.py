@@ -390,9 +390,9 @@ def test_ctrl_c_at_each_await_leaves_a_checkpoint_to_go_on_from(tmp_path: Path, 
 
 def test_a_set_for_the_end_alone_is_evaluated_on_the_last_weights_whenever_the_hours_are_over(tmp_path: Path) -> None:
     again = 0
-    for tenths in range(10, 34):
-        world = World(tmp_path, PipelineRL(2), steps=40, hours=tenths / 1000)
-        late = [Prompt(f"late/{number}", "late", "?", "!") for number in range(3)]
+    for number in range(40, 136):
+        world = World(tmp_path, PipelineRL(2), steps=40, hours=number / 4000)
+        late = [Prompt(f"late/{one}", "late", "?", "!") for one in range(3)]
         world.evaluation.sets = {**world.evaluation.sets, "late": PreparedSet(late, Work())}  # type: ignore[arg-type]
         world.run()
         last = world.books.version

@@ -90,7 +90,7 @@ def evaluation(completions: int, tokens: int, shard_bytes: int) -> None:
 
     from scalelab.store.completions import CompletionsFile
 
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
     maker: Any = ray.remote(num_cpus=0)(GroupMaker).remote(tokens)
     work = RolloutWork(Recipe(), None, 0, False)  # type: ignore[arg-type]
     verdicts = [verdict("passed")] * GROUP
@@ -137,7 +137,7 @@ def checkpoint(completions: int, tokens: int) -> None:
     from scalelab.run.coroutines import in_own_thread
     from scalelab.store.folder import RunFolder
 
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
     maker: Any = ray.remote(num_cpus=0)(GroupMaker).remote(tokens)
     work = RolloutWork(Recipe(), None, 0, False)  # type: ignore[arg-type]
     books = new_books(resolve("quickstart").run)
@@ -364,7 +364,7 @@ def books(engines: int, tokens: int, seconds: float, folder: Path) -> None:
     from scalelab.session.drive import OBJECTS
 
     gc.set_threshold(OBJECTS)
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
     hosts, start = stand_ins(engines, tokens)
     driver, pauses = Driver(engines, start), Pauses()
     port = driver.engines
