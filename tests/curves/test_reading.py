@@ -18,9 +18,11 @@ from scalelab import load_runs
 from scalelab.cli import main
 from scalelab.curves import Options, analyse
 from scalelab.errors import LabError
+from scalelab.numbers import counted
 from scalelab.reading import Reading, load_reading, read_sources, read_with
 from scalelab.reading.cells import Comma, comma_meaning, numbers
 from scalelab.reading.curve import binomial_stderr
+from scalelab.reading.settings import Repeats
 from scalelab.reading.stitch import stitch
 from scalelab.report.page import read_lab
 from scalelab.session.tracked_fits import TrackedFits
@@ -258,6 +260,33 @@ def test_a_run_folder_keeps_what_a_slow_reader_keeps(places: list[tuple[int, int
     found = stitch(step_N, rate_N, step_N, "refuse", resumed=True, unit="steps")
     assert found.keep_M.tolist() == kept
     assert found.double is None
+
+
+REPEATS: tuple[Repeats, ...] = ("refuse", "later", "mean")
+
+
+@given(st.integers(2, 12), st.integers(1, 12), st.integers(1, 3), st.sampled_from(REPEATS), st.booleans())
+def test_a_log_that_goes_back_once_is_resumed_or_starts_again(
+    before: int, back: int, beyond: int, repeats: Repeats, known: bool
+) -> None:
+    """Behind more than three quarters of what it had, or to its beginning, it may be another run; not where known."""
+    back = min(back, before)
+    hours_N = np.array([*range(1, before + 1), *range(back, before + 1 + beyond)], float)
+    found = stitch(hours_N, np.arange(len(hours_N)) / 100, None, repeats, resumed=known, unit="hours")
+    late, everything = [*range(back - 1), *range(before, len(hours_N))], list(range(len(hours_N)))
+    lost = before + 1 - back
+    said = f"resumed at {back} hours: {counted(lost, 'evaluation')} of the part that was lost left out"
+    if not known and repeats == "refuse" and lost > 0.75 * before:
+        double = (0, before) if back == 1 else None
+        assert (found.keep_M.tolist(), found.again, found.double) == (everything, before, double)
+    elif not known and back == 1:
+        if repeats == "later":
+            assert (found.keep_M.tolist(), found.back) == (late, None)
+            assert found.notes == (f"earlier evaluations at repeated places left out: {lost}",)
+        else:
+            assert (sorted(found.keep_M), found.back, found.double) == (everything, before, None)
+    else:
+        assert (found.keep_M.tolist(), found.again, found.notes) == (late, None, (said,))
 
 
 @given(st.lists(st.floats(0, 1e6, allow_nan=False), unique=True, min_size=1, max_size=20), st.randoms())
