@@ -23,6 +23,7 @@ from scalelab.reading import Reading, load_reading, read_sources, read_with
 from scalelab.reading.cells import Comma, comma_meaning, numbers
 from scalelab.reading.curve import binomial_stderr
 from scalelab.reading.settings import Repeats
+from scalelab.reading.sources import read_table
 from scalelab.reading.stitch import stitch
 from scalelab.report.page import read_lab
 from scalelab.session.tracked_fits import TrackedFits
@@ -263,6 +264,38 @@ def test_a_run_folder_keeps_what_a_slow_reader_keeps(places: list[tuple[int, int
 
 
 REPEATS: tuple[Repeats, ...] = ("refuse", "later", "mean")
+
+
+JSON_ROWS = [{"gpu_hours": at, "pass_rate": at / 9} for at in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("found", "columns"),
+    [
+        (JSON_ROWS, ["gpu_hours", "pass_rate"]),
+        ({"evals": JSON_ROWS}, ["gpu_hours", "pass_rate"]),
+        ({"evals": JSON_ROWS, "config": {"lr": 1}, "tags": ["a", "b"], "empty": []}, ["gpu_hours", "pass_rate"]),
+        ({"log_history": JSON_ROWS, "others": JSON_ROWS}, ["gpu_hours", "pass_rate"]),
+        ({"gpu_hours": [0, 1, 2], "pass_rate": [0, 1 / 9, 2 / 9]}, ["gpu_hours", "pass_rate"]),
+        ({"pass_rate": [0, 1 / 9, 2 / 9]}, ["pass_rate"]),
+        ({"evals": JSON_ROWS, "batch": [8, 8, 8]}, ["evals/gpu_hours", "evals/pass_rate", "batch"]),
+        ({"evals": JSON_ROWS, "batch": [8, 8]}, "differ in length"),
+        ({"evals": JSON_ROWS, "others": JSON_ROWS, "name": "two of them"}, "neither a list of objects"),
+        ({"evals": [], "name": "no evaluation"}, "neither a list of objects"),
+    ],
+)
+def test_evaluations_in_json_stand_alone_in_an_object_or_column_by_column(
+    tmp_path: Path, found: Any, columns: list[str] | str
+) -> None:
+    (tmp_path / "log.json").write_text(json.dumps(found))
+    if isinstance(columns, str):
+        with pytest.raises(LabError, match=columns):
+            read_table(tmp_path / "log.json")
+        return
+    table = read_table(tmp_path / "log.json")
+    assert (table.columns, len(table.rows)) == (columns, 3)
+    if columns[-1] == "pass_rate":
+        assert list(table.cells["pass_rate"]) == [0, 1 / 9, 2 / 9]
 
 
 @given(st.integers(2, 12), st.integers(1, 12), st.integers(1, 3), st.sampled_from(REPEATS), st.booleans())
