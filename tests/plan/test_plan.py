@@ -14,7 +14,7 @@ import pytest
 from moe.model.architectures import architecture
 from moe.model.size import kv_bytes_per_token, parameters
 from moe.settings import Layout, OptimizerConfig, TrainerSetup
-from moe.train.layout import check_layout
+from moe.train.layout import check_layout, ranks_per_copy
 from scalelab import cli
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
@@ -71,6 +71,35 @@ def test_roles_keep_their_proportion_on_another_number_of_devices(dense: Run, sc
     assert (resize(scout, 160).trainers, resize(scout, 40).trainers) == (32, 16)
     with pytest.raises(LabError, match="too few"):
         resize(scout, 5)
+
+
+@pytest.mark.parametrize("name", ["scalerl_8b", "scalerl_17bx16", "qwen/qwen25_7b_node", "smollm2_one_gpu"])
+def test_roles_are_as_near_to_their_proportion_as_whole_copies_and_engines_come(name: str) -> None:
+    run = resolve(name).run
+    own, copy, engine = placement(run), ranks_per_copy(run.trainer.layout), run.generator.tensor_parallel
+    for gpus in range(1, 65):
+        if (own.shared or gpus == 1) and gpus % copy == 0:
+            place = resize(run, gpus)
+            assert (place.trainers, place.engines, place.shared) == (gpus, gpus, True)
+            continue
+        wanted = gpus * own.trainers / (own.trainers + own.generators)
+        trainers = min(range(copy, gpus + copy, copy), key=lambda ranks: abs(ranks - wanted))
+        if gpus - trainers < engine:
+            with pytest.raises(LabError, match=f"{gpus} devices are too few for {trainers} trainer ranks"):
+                resize(run, gpus)
+        else:
+            place = resize(run, gpus)
+            assert abs(place.trainers - wanted) == abs(trainers - wanted), "two may be as near"
+            assert (place.trainers % copy, place.shared) == (0, own.shared)
+            assert place.engines == (gpus - place.trainers) // engine
+
+
+def test_a_step_on_cores_waits_for_no_driver() -> None:
+    """Only engines that run elsewhere are driven; what one step takes here is less than a second."""
+    run = resolve("quickstart", ["Recipe.prompts_per_step=2", "Recipe.generations_per_prompt=2"]).run
+    seconds = plan_of(run, placement(run), device("cpu"), ASSUMED).seconds
+    assert seconds["step"] == pytest.approx(max(seconds["train"], seconds["generate"], seconds["hold"]), rel=0.1)
+    assert seconds["step"] < 0.9
 
 
 def test_verifiers_keep_their_proportion_rounded_up_and_never_none(dense: Run, scout: Run) -> None:
