@@ -65,6 +65,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "design --seed-spread 0.1 --of C_mid --difference 0.2 --seeds 2 --evaluations 12",
         "design --seed-spread 0.0125 --seeds 2 --evaluations 12 --training-completions 30000 "
         "--prompt-spread 0.1 --drift 0.002",
+        "design --seed-spread 0.0125 --seeds 2 --evaluations 12 --recipes 3 --certainty 0.8 --calibrate 10",
         "design --seed-spread 0.0125 --seeds 2 --evaluations 12 --early-samples 4 --samples 8 "
         "--full-from 0.5 --prompts 500",
     ),

@@ -1,6 +1,7 @@
 """Plans need neither GPU nor torch, say what does not fit and what does, and count as an independent count does."""
 
 import dataclasses
+import itertools
 import json
 import re
 import subprocess
@@ -19,6 +20,7 @@ from scalelab import cli
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import Hardware, device
+from scalelab.plan.exchanges import exchanged_bytes
 from scalelab.plan.lengths import LogNormal, fitting_prompt
 from scalelab.plan.memory import export_bytes, head_bytes, trainer_memory
 from scalelab.plan.placement import placement, resize
@@ -310,6 +312,27 @@ def test_a_token_takes_the_cache_that_is_published() -> None:
     assert [kv_bytes_per_token(llama, "float32", ranks) for ranks in (1, 4, 8, 16)] == [
         2 * 516_096 / cut for cut in (1, 4, 8, 8)
     ], "heads are shared out, and none is cut"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("in_fp32", [True, False])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_the_heads_memory_is_that_of_a_count_by_hand(dense: Run, dtype: str, in_fp32: bool, tensor: int) -> None:
+    """Per token logits in fp32 and a gradient, two for fp32 in two bf16 numbers; and fp32 sums for the matrix, as many."""
+    config: Any = TrainerSetup(dtype=dtype, fp32_head=in_fp32, layout=Layout(tensor=tensor))  # type: ignore[arg-type]
+    hf = dense.model.to_hf()
+    words = hf["vocab_size"] / tensor
+    tokens = min(config.head_chunk, 2**26 // words)
+    gradients, sums = ([2, 2], 2) if in_fp32 and dtype == "bfloat16" else ([4 if dtype == "float32" else 2], 1)
+    assert head_bytes(hf, config) == tokens * words * (4 + sum(gradients)) + sums * 4 * words * hf["hidden_size"]
+
+
+def test_only_groups_of_several_ranks_exchange_anything(scout: Run) -> None:
+    groups, two = ("tensor", "expert", "expert_tensor", "pipeline"), (1, 2)
+    for sizes in itertools.product(two, two, two, two):
+        layout = Layout(**dict(zip(groups, sizes)))
+        found = exchanged_bytes(scout.model.to_hf(), TrainerSetup(layout=layout))
+        assert [getattr(found, group) > 0 for group in groups] == [size > 1 for size in sizes], layout
 
 
 def test_the_heads_memory_does_not_grow_with_the_micro_batch(dense: Run) -> None:
