@@ -318,7 +318,7 @@ def test_a_token_takes_the_cache_that_is_published() -> None:
 @pytest.mark.parametrize("in_fp32", [True, False])
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_the_heads_memory_is_that_of_a_count_by_hand(dense: Run, dtype: str, in_fp32: bool, tensor: int) -> None:
-    """Per token logits in fp32 and a gradient, two for fp32 in two bf16 numbers; and fp32 sums for the matrix, as many."""
+    """A token has logits in fp32 and a gradient; of fp32 products in two bf16 numbers there are two, and sums twice."""
     config: Any = TrainerSetup(dtype=dtype, fp32_head=in_fp32, layout=Layout(tensor=tensor))  # type: ignore[arg-type]
     hf = dense.model.to_hf()
     words = hf["vocab_size"] / tensor
