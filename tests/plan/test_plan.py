@@ -360,6 +360,17 @@ def test_the_command_prints_what_is_promised_and_says_by_its_exit_code_whether_i
     assert "--mfu 40.0 is no share" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["mfu", "expert-mfu", "bandwidth", "exchange", "median", "iteration", "dropped"])
+def test_a_share_is_between_0_and_1_and_0_where_nothing_is_divided_by_it(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    may_be_0 = name in ("iteration", "dropped")
+    for value, may in ((-0.5, False), (0.0, may_be_0), (1.5, False), (2.0, False), (float("nan"), False)):
+        refused = f"scalelab: --{name} {value} is no share: give a number between 0 and 1\n"
+        cli.main(["plan", "quickstart", f"--{name}={value}"])
+        assert capsys.readouterr().err == ("" if may else refused)
+
+
 def test_a_plan_imports_no_torch() -> None:
     code = "import sys; from scalelab.cli import main; main(['plan', 'scalerl_8b']); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=900, stdout=subprocess.DEVNULL)
