@@ -31,7 +31,7 @@ from scalelab.view.bindings import GENERATIONS, PROMPTS, TOKENS, axes, bindings,
 from scalelab.view.discover import find_runs
 from scalelab.view.metrics import MOST_PANELS, MOST_POINTS, flatten, held_out_panels, metric_panels, thin
 from scalelab.view.now import status_and_age
-from scalelab.view.run import ViewedRun
+from scalelab.view.run import ViewedRun, _said
 from scalelab.view.timeline import timeline
 from scalelab.view.unusual import falls, foretold, unusual
 from tests.helpers.view_runs import made_run, metrics_line, write_lines
@@ -299,6 +299,25 @@ def test_thinning_keeps_the_extremes(spikes: list[float], others: int, seed: int
     assert min(value for _, value in kept) == min(values)
     assert max(value for _, value in kept) == max(values)
     assert [step for step, _ in kept] == sorted(step for step, _ in kept)
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        (
+            {"level": "alarm", "name": "gap", "message": "wide", "step": 3, "time": 9.5},
+            (3, 9.5, "alarm", "gap", "wide"),
+        ),
+        ({"event": "lost", "role": "trainer", "error": "died"}, (None, None, "lost", "trainer", "died")),
+        ({"event": "lost", "name": "engine 1", "role": "engine"}, (None, None, "lost", "engine 1", "lost")),
+        ({"level": "over", "message": "a", "error": "b", "event": "c"}, (None, None, "over", "", "a")),
+        ({"step": "x"}, (None, None, "", "", "?")),
+    ],
+)
+def test_a_line_of_alarms_or_faults_is_told_by_the_first_words_that_it_has(
+    record: dict[str, Any], told: tuple[Any, ...]
+) -> None:
+    assert tuple(_said(record).values()) == told
 
 
 def test_the_time_line_lays_phases_out_and_pairs_faults(tmp_path: Path) -> None:
