@@ -430,7 +430,7 @@ def test_staleness_and_the_truncated_share_of_a_task_are_among_the_signs_of_a_fa
 def test_what_was_off_before_a_fall_is_what_a_slow_count_says(
     here: int, before: int, off: int, scatter: int, after: int, random: Random
 ) -> None:
-    """Of the ten steps before it `here` have the metric, moved by `off`, and so many before those."""
+    """Ten steps before a fall, of which `here` have the metric, moved by `off`, and so many before those."""
     usual = [random.randint(5, 5 + scatter) for _ in range(before)]
     moved = [random.randint(5, 5 + scatter) + off for _ in range(here)]
     values = [*usual, *[None] * (10 - here), *moved, *(random.randint(0, 99) for _ in range(after))]
