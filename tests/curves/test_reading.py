@@ -21,6 +21,7 @@ from scalelab.errors import LabError
 from scalelab.numbers import counted
 from scalelab.reading import Reading, load_reading, read_sources, read_with
 from scalelab.reading.cells import Comma, comma_meaning, numbers
+from scalelab.reading.columns import _tasks
 from scalelab.reading.curve import binomial_stderr
 from scalelab.reading.settings import Repeats
 from scalelab.reading.sources import read_table
@@ -483,3 +484,22 @@ def test_steps_that_a_trainer_logs_under_its_own_name_are_compute(tmp_path: Path
     (tmp_path / "log.csv").write_text(f"timing/global_step,other,pass_rate\n{rows}")
     with pytest.raises(LabError, match="no column for compute"):
         read_sources([tmp_path / "log.csv"])
+
+
+@pytest.mark.parametrize(
+    ("names", "tasks"),
+    [
+        (["eval/math/pass_rate", "eval/code/pass_rate"], ["math", "code"]),
+        (["math_pass_rate", "code_passrate"], ["math", "code"]),
+        (["math accuracy", "code_acc"], ["math", "code"]),
+        (["math_acc", "math_accuracy"], ["math_acc", "math_accuracy"]),  # else both would be one task
+        (["pass_rate", "code_pass_rate"], ["pass_rate", "code"]),
+        (["eval/pass_rate", "eval/code/pass_rate"], ["eval", "code"]),
+        (["val/aime/24/acc", "val/aime/25/acc"], ["24", "25"]),
+        (["math", "code_"], ["math", "code"]),
+    ],
+)
+def test_tasks_are_what_differs_in_the_names_of_columns_less_the_word_for_a_rate(
+    names: list[str], tasks: list[str]
+) -> None:
+    assert list(_tasks(names).items()) == list(zip(names, tasks))
