@@ -129,6 +129,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "show": (
         "show quickstart --diff scalerl_8b",
         "show leave_one_out/loss --diff scalerl_8b --json",
+        "show quickstart --set OptimizerConfig.lr=1e-4",
         "show quickstart --set OptimizerConfig.lr=1e-4 --json",
         "list --json",
         "list quickstart --json",
