@@ -40,10 +40,10 @@ class SimulatedDesign:
         drift: standard deviation of a run's drift about its curve.
         margin: difference below which recipes count as equal.
         error: probability that a verdict is wrong.
+        recipes: how many are compared, the baseline among them.
         level: probability of intervals.
         known_spread: the spread that comparisons are told; None: they learn it.
         task: its name.
-        recipes: how many are compared, the baseline among them.
     """
 
     compute_N: tuple[float, ...]
@@ -57,10 +57,10 @@ class SimulatedDesign:
     drift: float
     margin: float
     error: float
+    recipes: int
     level: float = LEVEL
     known_spread: float | None = None
     task: str = ""
-    recipes: int = 2
 
 
 @dataclass(frozen=True)

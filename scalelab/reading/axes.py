@@ -58,7 +58,7 @@ def _model_axes(settings: Mapping[str, Any]) -> dict[str, float]:
 def _shares(settings: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, float]:
     """Share of each task among the prompts drawn; without weights all are drawn alike."""
     bound = settings.get("Run.tasks")
-    if not isinstance(bound, tuple) or not bound or len(bound) != len(tasks):
+    if not isinstance(bound, tuple) or len(bound) != len(tasks):
         return {}
     count = len(tasks)
     weights = settings.get("Run.task_weights")

@@ -316,7 +316,7 @@ def _tasks(names: Sequence[str]) -> dict[str, str | None]:
     same = set.intersection(*(set(part) for part in parts.values()))
     tasks = {name: "/".join(part for part in parts[name] if part not in same) or name for name in names}
     ends = {
-        name: re.sub(r"[_ ]?(pass_?rate|accuracy|acc)$", "", task).strip("_- ") or task for name, task in tasks.items()
+        name: re.sub(r"[_ ]?(pass_?rate|accuracy|acc)$", "", task).strip("_-/ ") or task for name, task in tasks.items()
     }
     return dict(ends if len(set(ends.values())) == len(names) else tasks)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import json
 import os
 import re
@@ -11,16 +12,19 @@ import sys
 import tomllib
 import types
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 import shtab
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scalelab import __version__, cli, doctor
 from scalelab.commands.completion import whole_parser
 from scalelab.commands.conversion import on_host
 from scalelab.commands.ending import closing_lines
-from scalelab.commands.output import print_table
+from scalelab.commands.output import print_json, print_table
 from scalelab.curves import analyse_all, read_sources
 from scalelab.errors import LabError
 from tasks.errors import TaskError
@@ -375,6 +379,18 @@ def test_list_has_the_runs_that_exist_seeds_together(
     assert group["status"] == {"finished": 2}
     assert run("list", "--runs", "nowhere") == 1
     assert one_line(capsys.readouterr().err) == "scalelab: nowhere: no such file or folder"
+
+
+@given(st.dictionaries(st.sampled_from("ab"), st.text(max_size=5)))
+def test_json_reads_back_and_every_character_that_can_be_shown_is_shown(value: dict[str, str]) -> None:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        print_json(value)
+    printed = out.getvalue()
+    assert json.loads(printed) == value
+    assert printed.replace("\n", "").isprintable()
+    for escape in re.findall(r"\\u([0-9a-f]{4})", printed.replace(r"\\", "")):
+        assert not chr(int(escape, 16)).isprintable()
 
 
 def test_numbers_stand_to_the_right_and_words_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:

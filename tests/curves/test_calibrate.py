@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scalelab.cli import main
 from scalelab.curves import Analysis, Options, analyse, compare, curve, parallel
 from scalelab.curves import calibrate as calibrate_module
-from scalelab.curves.calibrate import SimulatedDesign, _is_wrong, calibrate, like, planned
+from scalelab.curves.calibrate import SimulatedDesign, _is_wrong, _rates, calibrate, like, planned
 from scalelab.curves.comparison import Comparison
 from scalelab.curves.design import Plan
 from scalelab.curves.fitting.joint import FitError
@@ -33,6 +35,7 @@ DESIGN = SimulatedDesign(
     drift=0.0,
     margin=0.03,
     error=0.1,
+    recipes=2,
 )
 
 
@@ -62,6 +65,36 @@ def test_every_word_is_false_at_the_differences_that_it_denies() -> None:
         "unstable": [],
         "cannot tell": [],
     }
+
+
+WORDS = {"better": "better", "worse": "worse", "equal": "equal", "cannot_tell": "cannot tell", "unstable": "unstable"}
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(WORDS.values())), st.booleans(), st.booleans()), max_size=12))
+def test_shares_are_those_of_the_verdicts_and_add_up_to_all(said: list[tuple[str, bool, bool]]) -> None:
+    found = _rates(DESIGN, 0.02, said)
+    of_word = {name: [one for one, *_ in said].count(word) for name, word in WORDS.items()}
+    of_word["cannot_tell"] += of_word.pop("unstable")
+    counted = {**of_word, "wrong": sum(one for _, one, _ in said), "holds": sum(one for *_, one in said)}
+    assert {name: getattr(found, name) * len(said) for name in counted} == pytest.approx(counted)
+    assert (found.difference, found.pairs, found.seeds, found.evaluations) == (0.02, len(said), 2, 13)
+    assert (found.spread, found.error) == (DESIGN.spread, DESIGN.error)
+
+
+def test_a_recipe_that_carries_no_fit_is_left_out_and_a_baseline_takes_its_task_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fitted = calibrate_module._fitted
+
+    def some_fail(setting: SimulatedDesign, run: str, *rest: Any) -> Any:
+        if (setting.task, run) in {("math", "1"), ("code", "0")}:
+            raise FitError("it carries no fit")
+        return fitted(setting, run, *rest)
+
+    monkeypatch.setattr(calibrate_module, "_fitted", some_fail)
+    tasks = [replace(DESIGN, task=task, recipes=3, seeds=1) for task in ("math", "code")]
+    said = {name: line.pairs for name, [line] in calibrate(tasks, 1, (0.15,)).rates.items()}
+    assert said == {"math": 1, "code": 0}
 
 
 @pytest.mark.slow

@@ -398,6 +398,31 @@ def test_a_crossing_lies_where_the_curves_do_and_not_at_a_point_of_a_grid(at: li
     assert found.leader_before == ("one" if swapped else "other")
 
 
+@given(st.data(), st.sampled_from([0.1, 0.5, 0.9]))
+def test_a_crossing_is_that_of_a_slow_search_through_every_draw(data: st.DataObject, error: float) -> None:
+    """Before it counts the point at which the leader of the end leads with the smallest share of the draws."""
+    points, draws = data.draw(st.integers(2, 6)), data.draw(st.integers(1, 5))
+    row = st.lists(st.sampled_from([-2.0, -1.0, 1.0, 2.0]), min_size=draws, max_size=draws)
+    ahead = data.draw(st.lists(row, min_size=points, max_size=points))
+    settings = ComparisonSettings(at=2.0, reach=0.5, margin=0.02, error=error, level=0.8)
+    found = crossing_of(("one", "other"), 2.0 ** np.arange(points), np.array(ahead), settings)
+    one_ends = sum(gap > 0 for gap in ahead[-1]) > draws / 2
+    behind = [sum((gap > 0) != one_ends for gap in gaps) for gaps in ahead]
+    early = behind.index(max(behind))
+    crossed = [at for at in range(draws) if (ahead[early][at] > 0, ahead[-1][at] > 0) == (not one_ends, one_ends)]
+    assert found.leader_before == ("other" if one_ends else "one")
+    assert found.probability == pytest.approx(len(crossed) / draws)
+    if not crossed or min(behind[early], draws - behind[-1]) / draws < 1 - error / 2:
+        assert (found.compute, found.interval) == (None, None)
+        return
+    places = []
+    for gaps in ([gaps[at] for gaps in ahead] for at in crossed):
+        last = max(point for point in range(points - 1) if (gaps[point] > 0) != (gaps[point + 1] > 0))
+        places.append(2 ** (last + gaps[last] / (gaps[last] - gaps[last + 1])))
+    assert found.compute == pytest.approx(np.median(places))
+    assert found.interval == pytest.approx(np.quantile(places, [0.1, 0.9]))
+
+
 def test_compute_to_a_pass_rate_is_told_where_both_more_likely_than_not_reach_it() -> None:
     base, slower, *_ = recipes()
     [found] = compare([base, slower])

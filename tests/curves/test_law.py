@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -308,6 +309,29 @@ def test_a_configuration_that_makes_no_sense_gives_no_axis_and_no_error(line: st
     assert all(np.isfinite(number) for number in found.values())
     missing = "share_math" if "weights" in line else "active"
     assert missing not in found
+
+
+@pytest.mark.parametrize(
+    ("tasks", "weights", "shares"),
+    [
+        (("@A()", "@B()"), None, (0.5, 0.5)),
+        (("@A()", "@B()"), (1, 3.0), (0.25, 0.75)),
+        (("@A()", "@B()"), (0, 1), None),
+        (("@A()", "@B()"), (-1.0, 2.0), None),
+        (("@A()", "@B()"), (1e300, 1.0), None),
+        (("@A()", "@B()"), ("1", 1.0), None),
+        (("@A()", "@B()"), (1.0,), None),
+        (("@A()", "@B()"), "half", None),
+        (("@A()",), None, None),
+        ((), None, None),
+        ("@A()", None, None),
+    ],
+)
+def test_shares_of_tasks_are_those_of_weights_that_make_sense(
+    tasks: Any, weights: Any, shares: tuple[float, float] | None
+) -> None:
+    found = config_axes({"Run.tasks": tasks, "Run.task_weights": weights}, ["math", "code"])
+    assert found == (dict(zip(("share_math", "share_code"), shares)) if shares else {})
 
 
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:

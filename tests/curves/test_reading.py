@@ -18,9 +18,13 @@ from scalelab import load_runs
 from scalelab.cli import main
 from scalelab.curves import Options, analyse
 from scalelab.errors import LabError
+from scalelab.numbers import counted
 from scalelab.reading import Reading, load_reading, read_sources, read_with
 from scalelab.reading.cells import Comma, comma_meaning, numbers
+from scalelab.reading.columns import _tasks
 from scalelab.reading.curve import binomial_stderr
+from scalelab.reading.settings import Repeats
+from scalelab.reading.sources import read_table
 from scalelab.reading.stitch import stitch
 from scalelab.report.page import read_lab
 from scalelab.session.tracked_fits import TrackedFits
@@ -260,6 +264,65 @@ def test_a_run_folder_keeps_what_a_slow_reader_keeps(places: list[tuple[int, int
     assert found.double is None
 
 
+REPEATS: tuple[Repeats, ...] = ("refuse", "later", "mean")
+
+
+JSON_ROWS = [{"gpu_hours": at, "pass_rate": at / 9} for at in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("found", "columns"),
+    [
+        (JSON_ROWS, ["gpu_hours", "pass_rate"]),
+        ({"evals": JSON_ROWS}, ["gpu_hours", "pass_rate"]),
+        ({"evals": JSON_ROWS, "config": {"lr": 1}, "tags": ["a", "b"], "empty": []}, ["gpu_hours", "pass_rate"]),
+        ({"log_history": JSON_ROWS, "others": JSON_ROWS}, ["gpu_hours", "pass_rate"]),
+        ({"gpu_hours": [0, 1, 2], "pass_rate": [0, 1 / 9, 2 / 9]}, ["gpu_hours", "pass_rate"]),
+        ({"pass_rate": [0, 1 / 9, 2 / 9]}, ["pass_rate"]),
+        ({"evals": JSON_ROWS, "batch": [8, 8, 8]}, ["evals/gpu_hours", "evals/pass_rate", "batch"]),
+        ({"evals": JSON_ROWS, "batch": [8, 8]}, "differ in length"),
+        ({"evals": JSON_ROWS, "others": JSON_ROWS, "name": "two of them"}, "neither a list of objects"),
+        ({"evals": [], "name": "no evaluation"}, "neither a list of objects"),
+    ],
+)
+def test_evaluations_in_json_stand_alone_in_an_object_or_column_by_column(
+    tmp_path: Path, found: Any, columns: list[str] | str
+) -> None:
+    (tmp_path / "log.json").write_text(json.dumps(found))
+    if isinstance(columns, str):
+        with pytest.raises(LabError, match=columns):
+            read_table(tmp_path / "log.json")
+        return
+    table = read_table(tmp_path / "log.json")
+    assert (table.columns, len(table.rows)) == (columns, 3)
+    if columns[-1] == "pass_rate":
+        assert list(table.cells["pass_rate"]) == [0, 1 / 9, 2 / 9]
+
+
+@given(st.integers(2, 12), st.integers(1, 12), st.integers(1, 3), st.sampled_from(REPEATS), st.booleans())
+def test_a_log_that_goes_back_once_is_resumed_or_starts_again(
+    before: int, back: int, beyond: int, repeats: Repeats, known: bool
+) -> None:
+    """Behind more than three quarters of what it had, or to its beginning, it may be another run; not where known."""
+    back = min(back, before)
+    hours_N = np.array([*range(1, before + 1), *range(back, before + 1 + beyond)], float)
+    found = stitch(hours_N, np.arange(len(hours_N)) / 100, None, repeats, resumed=known, unit="hours")
+    late, everything = [*range(back - 1), *range(before, len(hours_N))], list(range(len(hours_N)))
+    lost = before + 1 - back
+    said = f"resumed at {back} hours: {counted(lost, 'evaluation')} of the part that was lost left out"
+    if not known and repeats == "refuse" and lost > 0.75 * before:
+        double = (0, before) if back == 1 else None
+        assert (found.keep_M.tolist(), found.again, found.double) == (everything, before, double)
+    elif not known and back == 1:
+        if repeats == "later":
+            assert (found.keep_M.tolist(), found.back) == (late, None)
+            assert found.notes == (f"earlier evaluations at repeated places left out: {lost}",)
+        else:
+            assert (sorted(found.keep_M), found.back, found.double) == (everything, before, None)
+    else:
+        assert (found.keep_M.tolist(), found.again, found.notes) == (late, None, (said,))
+
+
 @given(st.lists(st.floats(0, 1e6, allow_nan=False), unique=True, min_size=1, max_size=20), st.randoms())
 def test_a_table_out_of_order_keeps_all_of_its_evaluations(compute: list[float], random: Random) -> None:
     """Every second one may come late: a resumed run would go on from there."""
@@ -421,3 +484,22 @@ def test_steps_that_a_trainer_logs_under_its_own_name_are_compute(tmp_path: Path
     (tmp_path / "log.csv").write_text(f"timing/global_step,other,pass_rate\n{rows}")
     with pytest.raises(LabError, match="no column for compute"):
         read_sources([tmp_path / "log.csv"])
+
+
+@pytest.mark.parametrize(
+    ("names", "tasks"),
+    [
+        (["eval/math/pass_rate", "eval/code/pass_rate"], ["math", "code"]),
+        (["math_pass_rate", "code_passrate"], ["math", "code"]),
+        (["math accuracy", "code_acc"], ["math", "code"]),
+        (["math_acc", "math_accuracy"], ["math_acc", "math_accuracy"]),  # else both would be one task
+        (["pass_rate", "code_pass_rate"], ["pass_rate", "code"]),
+        (["eval/pass_rate", "eval/code/pass_rate"], ["eval", "code"]),
+        (["val/aime/24/acc", "val/aime/25/acc"], ["24", "25"]),
+        (["math", "code_"], ["math", "code"]),
+    ],
+)
+def test_tasks_are_what_differs_in_the_names_of_columns_less_the_word_for_a_rate(
+    names: list[str], tasks: list[str]
+) -> None:
+    assert list(_tasks(names).items()) == list(zip(names, tasks))

@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scalelab.cli import main
 from scalelab.curves import curve, fit, pool, read_sources
 from scalelab.curves.fitting.joint import select_window
 from scalelab.errors import LabError
 from scalelab.reading.curve import binomial_stderr
+from scalelab.reading.sources import distinct_names
 from scalelab.view.discover import find_runs
 from tests.helpers.view_runs import made_run
 
@@ -479,3 +482,15 @@ def test_links_and_manifests_of_others_hide_no_run(tmp_path: Path) -> None:
     (tmp_path / "runs" / "manifest.json").write_text('{"name": "export"}')
     assert {item.run for item in read_sources([tmp_path / "runs"])} == {"a", "b"}
     assert [one.name for one in find_runs([tmp_path / "runs"])] == ["b"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz")), max_size=7))
+def test_runs_of_one_name_have_their_folders_before_it_and_numbers_where_those_are_one_too(
+    places: list[tuple[str, str]],
+) -> None:
+    found = distinct_names([Path("/nowhere", *place) for place in places])
+    for at, (folder, name) in enumerate(places):
+        named, same = [one for one in places if one[1] == name], [one for one in places if one == places[at]]
+        own = name if len(named) == 1 else f"{folder}/{name}"
+        assert found[at] == (own if len(same) == 1 else f"{own} ({places[: at + 1].count(places[at])})")
+    assert len(set(found)) == len(places)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from scalelab.curves import (
     Analysis,
@@ -30,7 +31,7 @@ from scalelab.curves.fitting.density import LOG_SCALES_K
 from scalelab.curves.fitting.intervals import intervals, middles
 from scalelab.curves.fitting.models import SIGMOID, value
 from scalelab.curves.fitting.noise import DEFAULT
-from scalelab.curves.fitting.posterior import posterior
+from scalelab.curves.fitting.posterior import _cut_normal, posterior, systematic
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate, run_points
 from tests.helpers.dense_noise import covariance, hypotheses
@@ -74,6 +75,27 @@ def test_posterior_agrees_with_brute_force() -> None:
     slow_B = weighted_quantiles(np.exp(theta_MP[:, 2]), weight_M, at)
     np.testing.assert_allclose(np.quantile(drawn["A"], at), slow_A, atol=0.08 * (slow_A[2] - slow_A[0]) + 0.005)
     np.testing.assert_allclose(np.quantile(drawn["B"], at), slow_B, atol=0.10 * (slow_B[2] - slow_B[0]))
+
+
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=12).filter(any), st.integers(1, 60), st.integers(0, 99))
+def test_every_index_is_drawn_as_often_as_its_weight_says_to_less_than_one(
+    weight: list[float], size: int, seed: int
+) -> None:
+    drawn = systematic(np.array(weight), size, np.random.default_rng(seed))
+    due = size * np.array(weight) / sum(weight)
+    assert len(drawn) == size
+    assert (np.abs(np.bincount(drawn, minlength=len(weight)) - due) < 1 + 1e-9).all()
+
+
+@given(st.floats(-0.5, 1.5), st.floats(0.3, 3), st.floats(0.2, 1), st.integers(1, 40), st.integers(0, 99))
+def test_each_equal_part_of_a_cut_normal_has_one_draw(
+    mean: float, deviation: float, upper: float, size: int, seed: int
+) -> None:
+    drawn = np.sort(_cut_normal(np.full(size, mean), np.full(size, deviation), upper, np.random.default_rng(seed)))
+    low, high = (norm.cdf((end - mean) / deviation) for end in (0, upper))
+    part = (norm.cdf((drawn - mean) / deviation) - low) / (high - low) * size - np.arange(size)
+    assert (part > -1e-6).all()
+    assert (part < 1 + 1e-6).all()
 
 
 def test_an_interval_holds_the_estimate_and_grows_with_its_level() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.helpers import odd_logs
+from tests.helpers.approved_constants import constants
 from tests.helpers.approved_refusals import REFUSED
 from tests.helpers.approved_sources import DAMAGES, OLDER
 from tests.helpers.approved_states import evaluations, runs, states
@@ -64,6 +65,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "design --seed-spread 0.1 --of C_mid --difference 0.2 --seeds 2 --evaluations 12",
         "design --seed-spread 0.0125 --seeds 2 --evaluations 12 --training-completions 30000 "
         "--prompt-spread 0.1 --drift 0.002",
+        "design --seed-spread 0.0125 --seeds 2 --evaluations 12 --recipes 3 --certainty 0.8 --calibrate 10",
         "design --seed-spread 0.0125 --seeds 2 --evaluations 12 --early-samples 4 --samples 8 "
         "--full-from 0.5 --prompts 500",
     ),
@@ -127,6 +129,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "show": (
         "show quickstart --diff scalerl_8b",
         "show leave_one_out/loss --diff scalerl_8b --json",
+        "show quickstart --set OptimizerConfig.lr=1e-4",
         "show quickstart --set OptimizerConfig.lr=1e-4 --json",
         "list --json",
         "list quickstart --json",
@@ -230,6 +233,7 @@ def _page() -> dict[str, Any]:
 
 SUBJECTS: dict[str, tuple[str, ...] | Data] = {
     **COMMANDS,
+    "constants": constants,
     "options": _options,
     "settings": _settings,
     "page": _page,

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from moe.checkpoint.size import checkpoint_bytes
+from moe.model.size import parameters
 from scalelab.cli import main
 from scalelab.commands import launch
 from scalelab.commands.launch import _limit_seconds
@@ -346,12 +347,17 @@ def test_a_fine_tuning_is_refused_where_its_checkpoints_have_no_room(
     usage, run = shutil.disk_usage(tmp_path), resolve("sft/scalerl_8b").run
     size = checkpoint_bytes(run.model.to_hf(), run.tuner_setup.dtype)
     command = ["launch", "slurm", "sft/scalerl_8b", "--sft", "--out", str(tmp_path / "model"), *FOLDER]
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2 * size))
+    needed = 2 * size + 2 * parameters(run.model.to_hf()).total  # and the model in bfloat16
+    gib = [f"{one / 2**30:.1f}" for one in (needed - 1, needed, size)]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed - 1))
     assert main(command) == 1
-    assert f"two checkpoints of {size / 2**30:.1f} and the model" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"scalelab: {tmp_path} has {gib[0]} GiB free, and the fine-tuning writes up to {gib[1]} GiB and needs 1 GiB in "
+        f"any case: two checkpoints of {gib[2]} and the model; free some, or give another --out\n"
+    )
     with pytest.raises(LabError, match="two checkpoints of"):
         fine_tune(run, tmp_path / "model", Progress(io.StringIO()))
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=3 * size))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed))
     assert main(command) == 0
 
 

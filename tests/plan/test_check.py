@@ -12,7 +12,7 @@ from scalelab.errors import LabError
 from scalelab.experiment import load, resolve
 from scalelab.hardware import DEVICES, Hardware, device, found, of_ray
 from scalelab.plan.check import PlacementCheck, check, check_fine_tuning, nearest, smallest, with_hardware
-from scalelab.plan.planner import RunPlan, propose
+from scalelab.plan.planner import RunPlan, narrowed, propose
 from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
 
@@ -281,3 +281,14 @@ def test_the_page_of_clusters_names_experiments_for_its_gpus_that_fit_and_no_set
             way, _, value = setting.partition("=")
             run = resolve(name, [f"{way}={value!r}"]).run
             assert check(run, cluster(run)).problems == (), setting
+
+
+@pytest.mark.parametrize(("nodes", "fits"), [(67, False), (68, True), (69, True)])
+def test_engines_wider_than_a_node_are_narrowed_where_nodes_have_room_for_as_many(nodes: int, fits: bool) -> None:
+    """16 trainer ranks and 64 engines of 4 devices in place of 8 fill 68 nodes."""
+    run = resolve("h100/scalerl_8b", ["GeneratorConfig.tensor_parallel=8", "Cluster.devices_per_node=4"]).run
+    plan = narrowed(run, Hardware(device("gb200"), 4 * nodes), Assumptions())
+    place = None if plan is None else plan.placement
+    assert (place is not None) == fits
+    if place is not None:
+        assert (place.trainers, place.engines, place.generator.tensor_parallel) == (16, 64, 4)

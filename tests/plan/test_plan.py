@@ -1,6 +1,7 @@
 """Plans need neither GPU nor torch, say what does not fit and what does, and count as an independent count does."""
 
 import dataclasses
+import itertools
 import json
 import re
 import subprocess
@@ -14,11 +15,12 @@ import pytest
 from moe.model.architectures import architecture
 from moe.model.size import kv_bytes_per_token, parameters
 from moe.settings import Layout, OptimizerConfig, TrainerSetup
-from moe.train.layout import check_layout
+from moe.train.layout import check_layout, ranks_per_copy
 from scalelab import cli
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import Hardware, device
+from scalelab.plan.exchanges import exchanged_bytes
 from scalelab.plan.lengths import LogNormal, fitting_prompt
 from scalelab.plan.memory import export_bytes, head_bytes, trainer_memory
 from scalelab.plan.placement import placement, resize
@@ -71,6 +73,35 @@ def test_roles_keep_their_proportion_on_another_number_of_devices(dense: Run, sc
     assert (resize(scout, 160).trainers, resize(scout, 40).trainers) == (32, 16)
     with pytest.raises(LabError, match="too few"):
         resize(scout, 5)
+
+
+@pytest.mark.parametrize("name", ["scalerl_8b", "scalerl_17bx16", "qwen/qwen25_7b_node", "smollm2_one_gpu"])
+def test_roles_are_as_near_to_their_proportion_as_whole_copies_and_engines_come(name: str) -> None:
+    run = resolve(name).run
+    own, copy, engine = placement(run), ranks_per_copy(run.trainer.layout), run.generator.tensor_parallel
+    for gpus in range(1, 65):
+        if (own.shared or gpus == 1) and gpus % copy == 0:
+            place = resize(run, gpus)
+            assert (place.trainers, place.engines, place.shared) == (gpus, gpus, True)
+            continue
+        wanted = gpus * own.trainers / (own.trainers + own.generators)
+        trainers = min(range(copy, gpus + copy, copy), key=lambda ranks: abs(ranks - wanted))
+        if gpus - trainers < engine:
+            with pytest.raises(LabError, match=f"{gpus} devices are too few for {trainers} trainer ranks"):
+                resize(run, gpus)
+        else:
+            place = resize(run, gpus)
+            assert abs(place.trainers - wanted) == abs(trainers - wanted), "two may be as near"
+            assert (place.trainers % copy, place.shared) == (0, own.shared)
+            assert place.engines == (gpus - place.trainers) // engine
+
+
+def test_a_step_on_cores_waits_for_no_driver() -> None:
+    """Only engines that run elsewhere are driven; what one step takes here is less than a second."""
+    run = resolve("quickstart", ["Recipe.prompts_per_step=2", "Recipe.generations_per_prompt=2"]).run
+    seconds = plan_of(run, placement(run), device("cpu"), ASSUMED).seconds
+    assert seconds["step"] == pytest.approx(max(seconds["train"], seconds["generate"], seconds["hold"]), rel=0.1)
+    assert seconds["step"] < 0.9
 
 
 def test_verifiers_keep_their_proportion_rounded_up_and_never_none(dense: Run, scout: Run) -> None:
@@ -283,6 +314,27 @@ def test_a_token_takes_the_cache_that_is_published() -> None:
     ], "heads are shared out, and none is cut"
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("in_fp32", [True, False])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_the_heads_memory_is_that_of_a_count_by_hand(dense: Run, dtype: str, in_fp32: bool, tensor: int) -> None:
+    """A token has logits in fp32 and a gradient; of fp32 products in two bf16 numbers there are two, and sums twice."""
+    config: Any = TrainerSetup(dtype=dtype, fp32_head=in_fp32, layout=Layout(tensor=tensor))  # type: ignore[arg-type]
+    hf = dense.model.to_hf()
+    words = hf["vocab_size"] / tensor
+    tokens = min(config.head_chunk, 2**26 // words)
+    gradients, sums = ([2, 2], 2) if in_fp32 and dtype == "bfloat16" else ([4 if dtype == "float32" else 2], 1)
+    assert head_bytes(hf, config) == tokens * words * (4 + sum(gradients)) + sums * 4 * words * hf["hidden_size"]
+
+
+def test_only_groups_of_several_ranks_exchange_anything(scout: Run) -> None:
+    groups, two = ("tensor", "expert", "expert_tensor", "pipeline"), (1, 2)
+    for sizes in itertools.product(two, two, two, two):
+        layout = Layout(**dict(zip(groups, sizes)))
+        found = exchanged_bytes(scout.model.to_hf(), TrainerSetup(layout=layout))
+        assert [getattr(found, group) > 0 for group in groups] == [size > 1 for size in sizes], layout
+
+
 def test_the_heads_memory_does_not_grow_with_the_micro_batch(dense: Run) -> None:
     hf = dense.model.to_hf()
     small, large = (TrainerSetup(dtype="bfloat16", tokens_per_micro_batch=n) for n in (1024, 65536))
@@ -306,6 +358,17 @@ def test_the_command_prints_what_is_promised_and_says_by_its_exit_code_whether_i
     assert "no hardware 'tpu' in the table" in capsys.readouterr().err
     assert cli.main(["plan", "scalerl_8b", "--mfu", "40"]) == 1
     assert "--mfu 40.0 is no share" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["mfu", "expert-mfu", "bandwidth", "exchange", "median", "iteration", "dropped"])
+def test_a_share_is_between_0_and_1_and_0_where_nothing_is_divided_by_it(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    may_be_0 = name in ("iteration", "dropped")
+    for value, may in ((-0.5, False), (0.0, may_be_0), (1.5, False), (2.0, False), (float("nan"), False)):
+        refused = f"scalelab: --{name} {value} is no share: give a number between 0 and 1\n"
+        cli.main(["plan", "quickstart", f"--{name}={value}"])
+        assert capsys.readouterr().err == ("" if may else refused)
 
 
 def test_a_plan_imports_no_torch() -> None:

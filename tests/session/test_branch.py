@@ -20,6 +20,7 @@ from moe.checkpoint.folder import MANIFEST as CHECKPOINT
 from moe.checkpoint.folder import digest
 from scalelab.cli import main
 from scalelab.curves import pool_seeds, read_sources
+from scalelab.curves.compare import LATE
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved
 from scalelab.kept import Kept
@@ -163,17 +164,17 @@ def test_branches_are_compared_prompt_by_prompt_on_what_was_evaluated_after_the_
     main(["compare", str(parent), str(branch), "--json"])
     found = {one["found"]["task"]: one for one in json.loads(capsys.readouterr().out)["paired"]}
     assert set(found) == {"math", "code"}
-    at = read_lines(parent / "evals.jsonl")[-1]["compute"]
+    at = min(max(line["tokens"] for line in read_lines(out / "evals.jsonl")) for out in (branch, parent))
     for task, one in found.items():
         means = []
         for out in (branch, parent):
             lines = [one for one in read_lines(out / "evals.jsonl") if one["task"] == task and one["step"] > 2]
-            late = [line["step"] for line in lines if 0.75 * at <= line["compute"] <= at]
+            late = [line["step"] for line in lines if 0.75 * at <= line["tokens"] <= 1.001 * at][-LATE:]
             rows = [row for step in late for row in read_table(out / f"rollouts/step_{step:06d}.parquet").to_pylist()]
             mine = [row for row in rows if row["task"] == task]
             prompts = sorted({row["prompt_id"] for row in mine})
             means.append([np.mean([row["reward"] for row in mine if row["prompt_id"] == name]) for name in prompts])
-        assert one["step"] == 2
+        assert (one["step"], one["at"]) == (2, at)
         gaps = np.subtract(means[0], means[1])
         assert one["found"]["difference"] == pytest.approx(np.mean(gaps))
         assert one["found"]["parts"][0] == pytest.approx(np.std(gaps, ddof=1) / len(means[0]) ** 0.5)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from moe.checkpoint.folder import MANIFEST, step_folder
 from scalelab.cli import main
 from scalelab.store import audit as audit_module
-from scalelab.store.audit import _conservation, audit
+from scalelab.store.audit import Audit, _conservation, _lines, audit
 from scalelab.store.chain import JOURNAL
 from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines
@@ -197,6 +197,16 @@ def test_what_a_crash_may_leave_is_no_problem(run: Path) -> None:
     found = audit(run)
     assert found.problems == []
     assert len(found.notes) == 2
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize(("content", "torn"), [(b"", False), (b"{}\n", False), (b'{"step": 1}\n{"st', True)])
+def test_a_file_of_lines_is_torn_where_its_last_byte_ends_no_line(
+    tmp_path: Path, name: str, content: bytes, torn: bool
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    _lines(tmp_path, name, found := Audit(""))
+    assert found.notes == ([f"{name} ends with a torn line, which --resume cuts off"] if torn else [])
 
 
 def test_steps_that_were_undone_and_taken_again_balance(run: Path) -> None:

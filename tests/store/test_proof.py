@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from scalelab.jsonl import plain
 from scalelab.store.audit import audit
 from scalelab.store.chain import JOURNAL, ChainFile, read_chain
 from scalelab.store.folder import RunFolder
+from scalelab.store.lease import FencedError
 from scalelab.store.lines import read_lines
 from tests.helpers.crash_world import live, settings
 
@@ -378,6 +381,16 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_plain_values_are_those_that_json_gives_back(value: Any) -> None:
     assert plain(value) == slow_plain(value)
+
+
+@pytest.mark.parametrize(("epoch", "may"), [(1, False), (2, True), (3, True)])
+def test_a_journal_is_not_gone_on_with_by_an_epoch_before_its_own(tmp_path: Path, epoch: int, may: bool) -> None:
+    path = tmp_path / JOURNAL
+    first = ChainFile(path, 2)
+    first.append("facts", facts={})
+    first.close()
+    with nullcontext() if may else pytest.raises(FencedError, match=f"has gone on with {re.escape(str(tmp_path))} "):
+        ChainFile(path, epoch).close()
 
 
 def test_lines_of_the_journal_follow_each_other(tmp_path: Path) -> None:

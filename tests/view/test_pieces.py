@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -73,3 +74,21 @@ def test_tokens_of_a_run_have_texts_by_its_own_tokenizer(tmp_path: Path, byte_le
     byte_level.save(str(tmp_path / FILE))
     row = Rollouts(tmp_path).row("step_000010.0")
     assert row["pieces"] == [byte_level.decode([id]) for id in row["token_ids"]]
+
+
+@pytest.mark.parametrize(
+    ("record", "added"),
+    [
+        ({"token_ids": [1, 2]}, True),
+        ({"token_ids": [1, 2], "pieces": ["its", "own"]}, False),
+        ({"pieces": ["its", "own"]}, False),
+        ({"completion": "neither"}, False),
+    ],
+)
+def test_only_tokens_without_texts_of_their_own_are_given_some(
+    tmp_path: Path, byte_level: Tokenizer, record: dict[str, Any], added: bool
+) -> None:
+    (tmp_path / FILE).parent.mkdir(parents=True)
+    byte_level.save(str(tmp_path / FILE))
+    texts = {"pieces": [byte_level.decode([id]) for id in record["token_ids"]]} if added else {}
+    assert Rollouts(tmp_path)._with_texts(record) == record | texts

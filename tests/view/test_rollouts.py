@@ -224,3 +224,23 @@ def test_a_prompt_with_fewer_completions_in_a_later_evaluation_has_not_fallen(tm
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     found = Rollouts(tmp_path).prompts(None, 0, 10)
     assert (found["fell"], found["rose"], found["rows"][0]["passed"]) == (0, 0, [4, 2])
+
+
+def test_a_file_that_comes_changes_goes_and_comes_back_is_read_as_it_is_now(tmp_path: Path) -> None:
+    rollouts = Rollouts(tmp_path)
+
+    def total() -> int:
+        found: int = rollouts.rows(Filter())["total"]
+        return found
+
+    assert total() == 0
+    path = add_rollouts(tmp_path, 10, per_task=2)
+    assert total() == 2 * 2 * 2
+    add_rollouts(tmp_path, 20, per_task=1)
+    assert total() == 2 * 2 * (2 + 1)
+    add_rollouts(tmp_path, 10, per_task=5)
+    assert total() == 2 * 2 * (5 + 1)
+    path.rename(tmp_path / "elsewhere")
+    assert total() == 2 * 2 * 1
+    (tmp_path / "elsewhere").rename(path)
+    assert total() == 2 * 2 * (5 + 1), "its time and its size are those that it had"

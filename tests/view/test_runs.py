@@ -6,8 +6,10 @@ import json
 import math
 import os
 import shutil
+import statistics
 import time
 from pathlib import Path
+from random import Random
 from statistics import NormalDist
 from typing import Any
 
@@ -29,7 +31,7 @@ from scalelab.view.bindings import GENERATIONS, PROMPTS, TOKENS, axes, bindings,
 from scalelab.view.discover import find_runs
 from scalelab.view.metrics import MOST_PANELS, MOST_POINTS, flatten, held_out_panels, metric_panels, thin
 from scalelab.view.now import status_and_age
-from scalelab.view.run import ViewedRun
+from scalelab.view.run import ViewedRun, _said
 from scalelab.view.timeline import timeline
 from scalelab.view.unusual import falls, foretold, unusual
 from tests.helpers.view_runs import made_run, metrics_line, write_lines
@@ -299,6 +301,25 @@ def test_thinning_keeps_the_extremes(spikes: list[float], others: int, seed: int
     assert [step for step, _ in kept] == sorted(step for step, _ in kept)
 
 
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        (
+            {"level": "alarm", "name": "gap", "message": "wide", "step": 3, "time": 9.5},
+            (3, 9.5, "alarm", "gap", "wide"),
+        ),
+        ({"event": "lost", "role": "trainer", "error": "died"}, (None, None, "lost", "trainer", "died")),
+        ({"event": "lost", "name": "engine 1", "role": "engine"}, (None, None, "lost", "engine 1", "lost")),
+        ({"level": "over", "message": "a", "error": "b", "event": "c"}, (None, None, "over", "", "a")),
+        ({"step": "x"}, (None, None, "", "", "?")),
+    ],
+)
+def test_a_line_of_alarms_or_faults_is_told_by_the_first_words_that_it_has(
+    record: dict[str, Any], told: tuple[Any, ...]
+) -> None:
+    assert tuple(_said(record).values()) == told
+
+
 def test_the_time_line_lays_phases_out_and_pairs_faults(tmp_path: Path) -> None:
     metrics = [metrics_line(step) for step in range(1, 5)]
     faults = [
@@ -402,6 +423,28 @@ def test_staleness_and_the_truncated_share_of_a_task_are_among_the_signs_of_a_fa
     found = {one["name"]: (one["usual"], one["value"]) for one in foretold(lines, 100)}
     assert found.keys() == {"staleness.mean", "tasks.math.truncated"}
     assert found["staleness.mean"] == (1.0, pytest.approx(0.1 * 1 + 0.9 * 5))
+
+
+@pytest.mark.parametrize(("here", "before"), [(2, 50), (3, 50), (10, 50), (10, 9), (10, 10), (3, 10), (10, 60)])
+@given(st.sampled_from([0, 8]), st.integers(0, 9), st.integers(0, 8), st.randoms())
+def test_what_was_off_before_a_fall_is_what_a_slow_count_says(
+    here: int, before: int, off: int, scatter: int, after: int, random: Random
+) -> None:
+    """Ten steps before a fall, of which `here` have the metric, moved by `off`, and so many before those."""
+    usual = [random.randint(5, 5 + scatter) for _ in range(before)]
+    moved = [random.randint(5, 5 + scatter) + off for _ in range(here)]
+    values = [*usual, *[None] * (10 - here), *moved, *(random.randint(0, 99) for _ in range(after))]
+    lines = [{"step": at} | ({} if one is None else {"entropy": one}) for at, one in enumerate(values, 1)]
+    step, late, early = before + 10, moved, usual[-50:]
+    expected = []
+    if len(late) >= 3 and len(early) >= 10:
+        middle = statistics.median(early)
+        spread = max(1.4826 * statistics.median(abs(one - middle) for one in early), abs(middle) / 100, 1e-9)
+        if abs(z := (statistics.fmean(late) - middle) / spread) >= 4:
+            expected = [("entropy", statistics.fmean(late), middle, z)]
+    found = [(one["name"], one["value"], one["usual"], one["z"]) for one in foretold(lines, step)]
+    assert [one[0] for one in found] == [one[0] for one in expected]
+    assert [one[1:] for one in found] == [pytest.approx(one[1:]) for one in expected]
 
 
 def test_notes_are_read_from_the_run_s_folder(tmp_path: Path) -> None:
