@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.helpers import odd_logs
-from tests.helpers.approved_constants import constants
 from tests.helpers.approved_refusals import REFUSED
 from tests.helpers.approved_sources import DAMAGES, OLDER
 from tests.helpers.approved_states import evaluations, runs, states
@@ -233,7 +232,6 @@ def _page() -> dict[str, Any]:
 
 SUBJECTS: dict[str, tuple[str, ...] | Data] = {
     **COMMANDS,
-    "constants": constants,
     "options": _options,
     "settings": _settings,
     "page": _page,

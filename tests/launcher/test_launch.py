@@ -267,7 +267,7 @@ def as_ray_runs_it(entry: str, environment: dict[str, str]) -> list[str]:
 
 
 JOINS = "import subprocess, sys; print(subprocess.list2cmdline(sys.argv[1:]))"
-"""What `ray job submit` does (ray/dashboard/modules/job/cli.py)."""
+"""The joining that `ray job submit` does (ray/dashboard/modules/job/cli.py)."""
 SETS = (
     "Recipe.loss=@CISPO()",
     "Monitors.stop_on=('skipped', 'gap')",

@@ -40,4 +40,4 @@ def test_tests_of_a_module_are_also_those_that_have_its_names_from_another() -> 
 def test_printed_texts_are_asked_where_their_commands_run_the_file_those_of_few_files_first() -> None:
     subjects = {"plan": ["a.py", "b.py", "c.py"], "law": ["b.py", "c.py"], "settings": [], "options": ["a.py"]}
     asked = [one.partition("[")[2] for one in mutation.printed_by("b.py", subjects)]
-    assert asked == ["constants]", "options]", "settings]", "law]", "plan]"]
+    assert asked == ["options]", "settings]", "law]", "plan]"]

@@ -37,7 +37,7 @@ ROOMS = ("curves", "reading", "commands", "plan", "view", "recipe", "schedule", 
 PRINTED = "tests/commands/test_approved.py"
 """Tests of what commands print: those are asked whose commands run the changed file."""
 
-ALWAYS = ("constants", "options", "settings")
+ALWAYS = ("options", "settings")
 """Subjects of theirs that read what modules define, and run none."""
 
 NONE_SELECTED = 5
