@@ -27,7 +27,8 @@ echo up; exec sleep 5000
 POD = """\
 set -e
 read me rest < /proc/self/stat
-nsenter --net=/proc/$NET/ns/net sh -c "ip link add pod$N type veth peer name eth0 netns /proc/$me/ns/net
+nsenter --net=/proc/$NET/ns/net sh -c "ip link delete pod$N 2>/dev/null  # of the container before, which may linger
+ip link add pod$N type veth peer name eth0 netns /proc/$me/ns/net
 ip link set pod$N master pods up"
 ip link set lo up; ip address add 10.78.0.$N/24 dev eth0; ip link set eth0 up; ip route add default via 10.78.0.1
 hostname "$POD"; mount -t tmpfs tmpfs "$STUB/root"
