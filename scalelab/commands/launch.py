@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 SUBMIT = {"slurm": ["sbatch"], "k8s": ["kubectl", "create", "-f", "-"]}
 """Commands that take a script on standard input."""
+RAY = Path(sys.executable).with_name("ray")
 USED_BY = {
     "cpus": ("slurm", "k8s"),
     **dict.fromkeys(("time", "partition", "setup", "container", "mounts", "network"), ("slurm",)),
@@ -61,7 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     parser.add_argument("--out", type=Path, required=True, help="the run's folder, which all nodes see")
     parser.add_argument("--sft", action="store_true", help="launch the fine-tuning alone (scalelab sft)")
-    parser.add_argument("--submit", action="store_true", help="submit it (sbatch, kubectl create) in place of printing")
+    parser.add_argument(
+        "--submit", action="store_true", help="submit it (sbatch, ray up, kubectl create) in place of printing"
+    )
     parser.add_argument("--cpus", type=int, metavar="N", help="processor cores of a node (default: 8 for each device)")
     parser.add_argument("--time", default="", help="slurm: time limit")
     parser.add_argument("--partition", default="", help="slurm: partition")
@@ -104,6 +107,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.submit:
         print(text, end="")
         return 0
+    if args.where == "ray":
+        return _start(job, text)
     command = SUBMIT[args.where]
     if shutil.which(command[0]) is None:
         raise LabError(
@@ -111,6 +116,25 @@ def run(args: argparse.Namespace) -> int:
         )
     done = subprocess.run(command, input=text, text=True, stdout=sys.stdout, check=False)
     return done.returncode
+
+
+def _start(job: LaunchJob, text: str) -> int:
+    """Bring Ray up on machines of one's own, and leave the run to its head; returns the exit code."""
+    from scalelab.launcher import scripts
+
+    file, token = Path(f"{job.name_of_folder}.yaml").absolute(), Path("~/.ray/auth_token").expanduser()
+    file.write_text(text)
+    if not token.exists():
+        subprocess.run([RAY, "get-auth-token", "--generate"], stdout=subprocess.DEVNULL, check=True)
+    token.chmod(0o600)
+    for words in (["up", "--yes", str(file)], ["exec", str(file), scripts.left_on_head(job, CHECKOUT)]):
+        if code := subprocess.run([RAY, *words], check=False).returncode:
+            print(f"`ray {words[0]}` failed: see above; {file} is what it was given", file=sys.stderr)
+            return code
+    print(
+        f"started on the head: it writes {job.out}.log; {file} is the cluster, whose head of lines says how to end it"
+    )
+    return 0
 
 
 def _check(args: argparse.Namespace, run: Run) -> None:
@@ -156,8 +180,6 @@ def _check(args: argparse.Namespace, run: Run) -> None:
         args.setup = args.setup.absolute()
     if args.where != "k8s":
         _check_disk(args.out, run, sft=args.sft)
-    if args.where == "ray" and args.submit:
-        raise LabError("launch ray has nothing to submit: give what is printed to `ray up`")
     if args.hosts:
         _check_hosts(args.hosts.split(","))
     if args.network and not set(args.network) <= set("0123456789abcdefABCDEF.:"):

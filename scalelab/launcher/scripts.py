@@ -160,6 +160,18 @@ def _slurm_options(job: LaunchJob, time: str, partition: str, cores: int) -> str
     return "\n".join(f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in options.items())
 
 
+def on_head(job: LaunchJob, checkout: Path) -> str:
+    """The command of a run on the head of `ray_yaml`'s cluster."""
+    return f"cd {shlex.quote(str(checkout))} && RAY_AUTH_MODE=token .venv/bin/{shlex.join(['scalelab', *job.words])}"
+
+
+def left_on_head(job: LaunchJob, checkout: Path) -> str:
+    """The same command, left to itself: it goes on when nobody is connected, and its lines go to `out` with `.log`."""
+    log = shlex.quote(f"{job.out}.log")
+    command = on_head(job, checkout).replace("RAY_AUTH_MODE=token", "RAY_AUTH_MODE=token setsid nohup", 1)
+    return f"mkdir -p {shlex.quote(str(job.out.parent))} && {command} >> {log} 2>&1 < /dev/null &"
+
+
 def ray_yaml(job: LaunchJob, checkout: Path, user: str, hosts: Sequence[str]) -> str:
     """A cluster for `ray up` on machines of one's own; the first host has Ray's head and the command.
 
@@ -181,7 +193,7 @@ def ray_yaml(job: LaunchJob, checkout: Path, user: str, hosts: Sequence[str]) ->
 # starts Ray on the others: {user} must reach it from here, and them from there, by ssh without a password. First, here:
 #     .venv/bin/ray get-auth-token --generate && chmod 600 ~/.ray/auth_token && .venv/bin/ray up THIS_FILE
 # then, on {head}, where /tmp/ray/session_latest/logs/monitor.* tell why a machine does not join:
-#     cd {here} && RAY_AUTH_MODE=token .venv/bin/{shlex.join(["scalelab", *job.words])}
+#     {on_head(job, checkout)}
 # and after a stop the same with --resume. To end Ray, which `ray down` leaves running, on {head}; on the others it ends
 # within two minutes:
 #     cd {here} && .venv/bin/ray stop

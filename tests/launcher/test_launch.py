@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -455,3 +456,78 @@ def test_bad_input_is_one_line(
     assert out == ""
     assert said in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "commands"),
+    [
+        (["slurm"], ["sbatch"]),
+        (["k8s", *K8S], ["kubectl create -f -"]),
+        (["ray", "--hosts", "10.0.0.1", "--user", "me"], ["ray get-auth-token --generate", "ray up --yes", "ray exec"]),
+    ],
+)
+def test_what_is_submitted_is_what_would_be_printed(
+    asked: list[str],
+    commands: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("sbatch", "kubectl", "ray"):
+        (tmp_path / name).write_text(STAND_IN)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / ".ray").mkdir()
+    monkeypatch.setattr(launch, "RAY", tmp_path / "ray")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    one, *others = asked
+    command = [
+        "launch",
+        one,
+        "h100/scalerl_8b_node",
+        "--out",
+        "/runs/a",
+        *(ON_VOLUME if one == "k8s" else FOLDER),
+        *others,
+    ]
+    assert main(command) == 0
+    printed = capfd.readouterr().out
+    assert main([*command, "--submit"]) == 0
+    told = (tmp_path / "told").read_text().splitlines()
+    assert [line[: len(words)] for line, words in zip(told, commands, strict=True)] == commands
+    assert (tmp_path / "given").read_text() == printed
+    (tmp_path / "fails").touch()
+    assert main([*command, "--submit"]) == 3
+    assert len((tmp_path / "told").read_text().splitlines()) == len(told) + 1, "nothing follows what failed"
+
+
+STAND_IN = """\
+#!/bin/sh
+here=$(dirname "$0")
+echo "$(basename "$0") $*" >> "$here/told"
+case "$*" in
+    get-auth-token*) touch "$here/.ray/auth_token" ;;
+    up*) cp "$3" "$here/given" ;;
+    exec*) ;;
+    *) cat > "$here/given" ;;
+esac
+! [ -e "$here/fails" ] || exit 3
+"""
+"""Program that notes its words and what it is given."""
+
+
+def test_a_run_that_is_left_to_a_head_outlives_who_started_it(tmp_path: Path) -> None:
+    lab = tmp_path / "a lab/.venv/bin"
+    lab.mkdir(parents=True)
+    (lab / "scalelab").write_text('#!/bin/sh\nprintf "%s\\n" "$RAY_AUTH_MODE" $(ps -o sid= -p $$) "$@" over\n')
+    (lab / "scalelab").chmod(0o755)
+    job = replace(job_of("a"), sets=SETS, out=tmp_path / "runs/a run")
+    subprocess.run(["bash", "--login", "-c", scripts.left_on_head(job, tmp_path / "a lab")], check=True, timeout=60)
+    log, ends = tmp_path / "runs/a run.log", time.monotonic() + 60
+    while not (log.exists() and log.read_text().endswith("over\n")):
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    mode, session, *words, _ = log.read_text().splitlines()
+    assert (mode, words) == ("token", job.words)
+    assert session != str(os.getsid(0))

@@ -10,21 +10,27 @@ import pytest
 
 @pytest.mark.parametrize(
     ("text", "outcome"),
-    [("ONE = 2\n", "failed"), ("ONE = 0 + 1\n", "passed"), ("while True:\n    pass\n", "timed out")],
+    [
+        ("ONE = 2\n", "failed"),
+        ("ONE = 0 + 1\n", "passed"),
+        ("while True:\n    pass\n", "timed out"),
+        ("ONE = 3\n", "failed before"),
+    ],
 )
 def test_a_mistake_is_noticed_by_tests_that_fail_and_not_by_tests_that_do_not_end(
     tmp_path: Path, text: str, outcome: str
 ) -> None:
     (tmp_path / "one.py").write_text("ONE = 1\n")
-    (tmp_path / "test_one.py").write_text("from one import ONE\n\n\ndef test_one():\n    assert ONE == 1\n")
+    right = 4 if outcome == "failed before" else 1
+    (tmp_path / "test_one.py").write_text(f"from one import ONE\n\n\ndef test_one():\n    assert ONE == {right}\n")
     mistake = mutation.Mistake("one.py", text, ("test_one.py",))
     assert mutation.seen(mistake, tmp_path, 5.0 if outcome == "timed out" else 120.0, {}) == outcome
     assert (tmp_path / "one.py").read_text() == "ONE = 1\n"
 
 
 def test_the_report_counts_each_kind_by_itself() -> None:
-    found = mutation.report(["failed", "timed out", "passed", "failed"])
-    assert found == "2 noticed, 1 not noticed, 1 timed out"
+    found = mutation.report(["failed", "timed out", "passed", "failed", "failed before"])
+    assert found == "2 noticed, 1 not noticed, 1 timed out, 1 not judged"
 
 
 def test_tests_of_a_subcommand_are_those_that_call_it() -> None:
