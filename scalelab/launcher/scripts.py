@@ -166,7 +166,7 @@ def on_head(job: LaunchJob, checkout: Path) -> str:
 
 
 def left_on_head(job: LaunchJob, checkout: Path) -> str:
-    """The same command, left to itself: it goes on when nobody is connected, and its lines go to `out` with `.log`."""
+    """Command of a run that is left to the head, and goes on when nobody is connected; its lines go to `OUT.log`."""
     log = shlex.quote(f"{job.out}.log")
     command = on_head(job, checkout).replace("RAY_AUTH_MODE=token", "RAY_AUTH_MODE=token setsid nohup", 1)
     return f"mkdir -p {shlex.quote(str(job.out.parent))} && {command} >> {log} 2>&1 < /dev/null &"
