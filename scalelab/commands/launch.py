@@ -131,9 +131,7 @@ def _start(job: LaunchJob, text: str) -> int:
         if code := subprocess.run([RAY, *words], check=False).returncode:
             print(f"`ray {words[0]}` failed: see above; {file} is what it was given", file=sys.stderr)
             return code
-    print(
-        f"started on the head: it writes {job.out}.log; {file} is the cluster, whose head of lines says how to end it"
-    )
+    print(f"started on the head: it writes {job.out}.log; {file} is the cluster, and its first lines say how to end it")
     return 0
 
 
