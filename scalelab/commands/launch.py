@@ -123,10 +123,18 @@ def _start(job: LaunchJob, text: str) -> int:
     from scalelab.launcher import scripts
 
     file, token = Path(f"{job.name_of_folder}.yaml").absolute(), Path("~/.ray/auth_token").expanduser()
-    file.write_text(text)
+    if not RAY.exists():
+        raise LabError(f"there is no {RAY}: leave --submit out, or install the packages for runs")
+    if file.exists():
+        raise LabError(
+            f"{file} is there: a run was started with it, which `ray up` would end; remove it to start again"
+        )
     if not token.exists():
-        subprocess.run([RAY, "get-auth-token", "--generate"], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([RAY, "get-auth-token", "--generate"], stdout=subprocess.DEVNULL, check=False)
+    if not token.exists():
+        raise LabError(f"`ray get-auth-token` made no {token}: make one, or leave --submit out")
     token.chmod(0o600)
+    file.write_text(text)
     for words in (["up", "--yes", str(file)], ["exec", str(file), scripts.left_on_head(job, CHECKOUT)]):
         if code := subprocess.run([RAY, *words], check=False).returncode:
             print(f"`ray {words[0]}` failed: see above; {file} is what it was given", file=sys.stderr)

@@ -113,8 +113,8 @@ def _cancellations() -> int:
 async def in_own_thread(work: Callable[[], T]) -> T:
     """Do something in a thread that neither a cancellation nor the end of the event loop waits for.
 
-    `asyncio.to_thread` uses threads that the end does wait for, without a deadline. On a
-    simulated clock, which cannot wait for a thread, it is done at once.
+    `asyncio.to_thread` uses threads that the end does wait for, without a deadline. On a simulated clock, which cannot
+    wait for a thread, it is done at once.
     """
     loop = asyncio.get_running_loop()
     if getattr(loop, "simulated", False):

@@ -498,6 +498,11 @@ def test_what_is_submitted_is_what_would_be_printed(
     assert [line[: len(words)] for line, words in zip(told, commands, strict=True)] == commands
     assert (tmp_path / "given").read_text() == printed
     (tmp_path / "fails").touch()
+    if one == "ray":
+        assert main([*command, "--submit"]) == 1, "it would end the run that was started"
+        [file] = tmp_path.glob("*.yaml")
+        assert f"{file} is there: a run was started with it" in capfd.readouterr().err
+        file.unlink()
     assert main([*command, "--submit"]) == 3
     assert len((tmp_path / "told").read_text().splitlines()) == len(told) + 1, "nothing follows what failed"
 
