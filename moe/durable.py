@@ -54,6 +54,11 @@ def make_folder(path: Path) -> None:
         sync(path.parent)
 
 
+def own_partial(path: Path) -> Path:
+    """A temporary name for a file that other processes and threads may be making, too."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}{PARTIAL}")
+
+
 @contextmanager
 def made_whole(path: Path, side_by_side: bool = False) -> Iterator[Path]:
     """Give a file or a folder its name once a block has made it under a temporary one.
@@ -68,8 +73,7 @@ def made_whole(path: Path, side_by_side: bool = False) -> Iterator[Path]:
     Yields:
         The temporary name.
     """
-    own = f".{os.getpid()}-{threading.get_native_id()}" if side_by_side else ""
-    partial = path.with_name(f"{path.name}{own}{PARTIAL}")
+    partial = own_partial(path) if side_by_side else path.with_name(path.name + PARTIAL)
     try:
         yield partial
         put_in_place(partial, path)

@@ -7,7 +7,6 @@ many completions an evaluation has.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +16,7 @@ from zlib import crc32
 
 import numpy as np
 
-from moe.durable import PARTIAL, put_in_place
+from moe.durable import own_partial, put_in_place
 from scalelab.recipe.types import NO_CONTENT, AnyRollout, HeldRollout, Rollout
 from scalelab.shards import FETCH_SECONDS, LOST, with_contents
 from tasks.text import clean
@@ -105,7 +104,7 @@ class CompletionsFile:
         settle: Callable[[Path, Path], None] = lambda path, unfinished: None,
     ) -> None:
         self._path, self._shown, self._settle = path, shown, settle
-        self._partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+        self._partial = own_partial(path)
         self._part: list[AnyRollout] = []
         self._tokens = 0
         self._chosen: dict[tuple[str, bool], list[tuple[int, int, AnyRollout]]] = {}
