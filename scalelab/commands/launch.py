@@ -127,7 +127,7 @@ def _start(job: LaunchJob, text: str) -> int:
         raise LabError(f"there is no {RAY}: leave --submit out, or install the packages for runs")
     if file.exists():
         raise LabError(
-            f"{file} is there: a run was started with it, which `ray up` would end; remove it to start again"
+            f"{file} is there: a run may go on that was started with it, and `ray up` would end it; remove it to start"
         )
     if not token.exists():
         subprocess.run([RAY, "get-auth-token", "--generate"], stdout=subprocess.DEVNULL, check=False)
@@ -135,10 +135,13 @@ def _start(job: LaunchJob, text: str) -> int:
         raise LabError(f"`ray get-auth-token` made no {token}: make one, or leave --submit out")
     token.chmod(0o600)
     file.write_text(text)
-    for words in (["up", "--yes", str(file)], ["exec", str(file), scripts.left_on_head(job, CHECKOUT)]):
-        if code := subprocess.run([RAY, *words], check=False).returncode:
-            print(f"`ray {words[0]}` failed: see above; {file} is what it was given", file=sys.stderr)
-            return code
+    if code := subprocess.run([RAY, "up", "--yes", str(file)], check=False).returncode:
+        file.unlink()  # no run was started with it
+        print("`ray up` failed: see above; without --submit the file that it was given is printed", file=sys.stderr)
+        return code
+    if code := subprocess.run([RAY, "exec", str(file), scripts.left_on_head(job, CHECKOUT)], check=False).returncode:
+        print(f"Ray is up, and `ray exec` failed: see above; {file} tells how to start the run", file=sys.stderr)
+        return code
     print(f"started on the head: it writes {job.out}.log; {file} is the cluster, and its first lines say how to end it")
     return 0
 

@@ -51,7 +51,7 @@ def end() -> None:
     for pid in _processes(entries=True):
         with suppress(ProcessLookupError):
             os.kill(pid, ASK)
-    while any(_processes()):
+    while any(_processes()):  # the kubelet ends this wait with the pod's grace
         time.sleep(LOOK_SECONDS)
 
 

@@ -160,15 +160,15 @@ def _slurm_options(job: LaunchJob, time: str, partition: str, cores: int) -> str
     return "\n".join(f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in options.items())
 
 
-def on_head(job: LaunchJob, checkout: Path) -> str:
-    """The command of a run on the head of `ray_yaml`'s cluster."""
-    return f"cd {shlex.quote(str(checkout))} && RAY_AUTH_MODE=token .venv/bin/{shlex.join(['scalelab', *job.words])}"
+def on_head(job: LaunchJob, checkout: Path, by: str = "") -> str:
+    """The command of a run on the head of `ray_yaml`'s cluster, started by the words `by`."""
+    words = shlex.join(["scalelab", *job.words])
+    return f"cd {shlex.quote(str(checkout))} && RAY_AUTH_MODE=token {by}.venv/bin/{words}"
 
 
 def left_on_head(job: LaunchJob, checkout: Path) -> str:
     """Command of a run that is left to the head, and goes on when nobody is connected; its lines go to `OUT.log`."""
-    log = shlex.quote(f"{job.out}.log")
-    command = on_head(job, checkout).replace("RAY_AUTH_MODE=token", "RAY_AUTH_MODE=token setsid nohup", 1)
+    log, command = shlex.quote(f"{job.out}.log"), on_head(job, checkout, "setsid nohup ")
     return f"mkdir -p {shlex.quote(str(job.out.parent))} && {command} >> {log} 2>&1 < /dev/null &"
 
 

@@ -501,9 +501,10 @@ def test_what_is_submitted_is_what_would_be_printed(
     if one == "ray":
         assert main([*command, "--submit"]) == 1, "it would end the run that was started"
         [file] = tmp_path.glob("*.yaml")
-        assert f"{file} is there: a run was started with it" in capfd.readouterr().err
+        assert f"{file} is there: a run may go on that was started with it" in capfd.readouterr().err
         file.unlink()
     assert main([*command, "--submit"]) == 3
+    assert not [*tmp_path.glob("*.yaml")], "it can be tried again"
     assert len((tmp_path / "told").read_text().splitlines()) == len(told) + 1, "nothing follows what failed"
 
 
