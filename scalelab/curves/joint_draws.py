@@ -101,13 +101,11 @@ def joint_draws(
     if spread is None:
         probability_T = _pooled([item for item in analyses if several(item)], elsewhere)
         cell_M = rng.permutation(systematic(probability_T, SIZE, rng))
-        log_spread_M = EDGES_T[cell_M] + STEP * rng.random(SIZE)
+        spread_M = np.exp(EDGES_T[cell_M] + STEP * rng.random(SIZE))
     else:
-        log_spread_M = np.full(SIZE, np.log(max(spread, 1e-9)))
-        cell_M = np.full(SIZE, _cell(log_spread_M[:1])[0])
-    spread_M = np.exp(log_spread_M)
+        spread_M = np.full(SIZE, spread)
     members = {
-        item.fit.curve.run: _member(item, cell_M, spread_M, np.random.default_rng([seed, index]))
+        item.fit.curve.run: _member(item, spread_M, np.random.default_rng([seed, index]))
         for index, item in enumerate(analyses)
     }
     measured = spread is not None or bool(elsewhere) or any(map(several, analyses))
@@ -138,17 +136,17 @@ def _pooled(own: Sequence[Analysis], elsewhere: Sequence[Analysis]) -> Array:
     return result
 
 
-def _member(item: Analysis, cell_M: np.ndarray, spread_M: Array, rng: np.random.Generator) -> RecipeDraws:
+def _member(item: Analysis, spread_M: Array, rng: np.random.Generator) -> RecipeDraws:
     """The draws of one recipe that go with the joint draws' τ."""
     curves = item.draws()
     if several(item):
-        at_M = _matched(curves.column("spread_M"), cell_M, rng)
-        sigmoid = curves.sigmoid.take(_matched(curves.sigmoid.spread_M, cell_M, rng))
-        offset_M = np.zeros(len(cell_M))
+        at_M = _matched(curves.column("spread_M"), spread_M, rng)
+        sigmoid = curves.sigmoid.take(_matched(curves.sigmoid.spread_M, spread_M, rng))
+        offset_M = np.zeros(len(spread_M))
     else:
-        at_M = _cycled(len(curves), len(cell_M), rng)
-        offset_M = spread_M * rng.standard_normal(len(cell_M))
-        sigmoid = _shifted(curves.sigmoid.take(_cycled(len(curves.sigmoid), len(cell_M), rng)), offset_M)
+        at_M = _cycled(len(curves), len(spread_M), rng)
+        offset_M = spread_M * rng.standard_normal(len(spread_M))
+        sigmoid = _shifted(curves.sigmoid.take(_cycled(len(curves.sigmoid), len(spread_M), rng)), offset_M)
     order = np.argsort(at_M, kind="stable")
     taken = curves.take(at_M[order])
     parts, first = [], 0
@@ -175,14 +173,19 @@ def _cycled(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([rng.permutation(count) for _ in range(-(-size // count))])[:size]
 
 
-def _matched(own_D: Array, cell_M: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """For every joint draw a draw of one recipe from the same cell of τ, or from the nearest that has any."""
+def _matched(own_D: Array, spread_M: Array, rng: np.random.Generator) -> np.ndarray:
+    """For every joint draw a draw of one recipe with about its τ.
+
+    A recipe's draws have few values of τ, so a joint draw takes one from the cell below its own τ or from the one above,
+    with chances that make τ² right on average: the variance of A goes with it.
+    """
     cell_D = _cell(np.log(np.maximum(own_D, 1e-12)))
-    present = np.unique(cell_D)
-    found_M = np.empty(len(cell_M), int)
-    for cell in np.unique(cell_M):
-        nearest = present[np.abs(present - cell).argmin()]
-        wanted_M = np.flatnonzero(cell_M == cell)
-        pool = np.flatnonzero(cell_D == nearest)
+    pools = [np.flatnonzero(cell_D == cell) for cell in np.unique(cell_D)]
+    square_P = np.array([np.mean(own_D[pool] ** 2) for pool in pools])
+    place_M = np.interp(spread_M**2, square_P, np.arange(len(pools)))
+    pool_M = (place_M + rng.random(len(place_M))).astype(int)
+    found_M = np.empty(len(place_M), int)
+    for at in np.unique(pool_M).tolist():
+        wanted_M, pool = np.flatnonzero(pool_M == at), pools[at]
         found_M[wanted_M] = pool[_cycled(len(pool), len(wanted_M), rng)]
     return found_M
