@@ -12,6 +12,9 @@ from typing import Any, TextIO, cast
 
 _BREAKS = str.maketrans("", "", "\n\t")
 
+RESET = "\033[0m"
+"""What colorama, which Ray brings, writes to the terminal when the process ends, colours or not."""
+
 
 def plain_text(text: object, lines: bool = False) -> str:
     """Text with nothing in it that a terminal would act on: escapes and unseen characters become `⟨001b⟩`.
@@ -59,8 +62,9 @@ class PlainStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write text, without what a terminal would act on."""
-        self._stream.write(plain_text(text, lines=True))
+        """Write text, without what a terminal would act on; a bare reset of colours is no text."""
+        if text != RESET:
+            self._stream.write(plain_text(text, lines=True))
         return len(text)
 
     def writelines(self, lines: Any) -> None:

@@ -22,7 +22,7 @@ from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.guarded import gunzip, inside, read_whole
 from scalelab.reading import read_sources
-from scalelab.terminal import plain_line, plain_text
+from scalelab.terminal import plain_line, plain_output, plain_text
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b]8;;http://evil/\x07link\x1b]8;;\x07\u202eabc\u2066\x9b31m\u2028\ufeff\n"
 """Title, cleared screen, link, writing from right to left, and a line feed."""
@@ -234,6 +234,14 @@ def test_plain_text_is_printable_and_keeps_what_was(text: str) -> None:
     assert plain_text(text, lines=True).replace("\n", "").replace("\t", "").isprintable()
     if text.isprintable():
         assert line == text
+
+
+def test_the_reset_of_colours_at_the_end_of_a_process_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with plain_output():
+        stream = sys.stdout
+        print("\033[0mtext\033[1m")
+    stream.write("\033[0m")  # colorama holds the stream until the process ends
+    assert capsys.readouterr().out == "⟨001b⟩[0mtext⟨001b⟩[1m\n"
 
 
 def test_a_path_out_of_a_folder_is_none_of_its_files(tmp_path: Path) -> None:

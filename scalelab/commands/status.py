@@ -80,6 +80,8 @@ def _told(found: RunStatus, speeds: MeasuredSpeeds | None) -> list[str]:
     elif found.reason:
         lines[0] += f": {found.reason}"
     command = f"`scalelab run {shell_path(found.run)} --resume` goes on with it"
+    if found.state == "interrupted":
+        lines.append(command)
     if found.state == "gone":
         lines.append(f"its process is not there any more: {command}")
     if found.state == "silent":

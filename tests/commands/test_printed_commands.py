@@ -47,6 +47,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("command", "ending", "printed"),
     [
         (["status", f"./{NAME}"], "running", [["run", f"./{NAME}", "--resume"]]),
+        (["status", f"./{NAME}"], "interrupted", [["run", f"./{NAME}", "--resume"]]),
         (["run", "quickstart", f"--out={NAME}", "--resume"], "running", [["run", f"./{NAME}", "--resume"]]),
         (["run", f"./{NAME}"], "running", [["run", f"./{NAME}", "--resume"], ["report", f"./{NAME}"]]),
         (
@@ -60,7 +61,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_printed_commands_name_the_folder(
     run: Path, command: list[str], ending: str, printed: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if ending == "finished":
+    if ending in ("finished", "interrupted"):
         folder = RunFolder(run)
         folder.describe(status=ending)
         folder.close()
