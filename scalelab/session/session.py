@@ -187,6 +187,8 @@ def run_and_record(resolved: Resolved, folder: RunFolder, progress: Progress, st
         status = "finished"
     except KeyboardInterrupt:
         status = "interrupted"
+        with suppress(OSError):  # of a terminal that was closed
+            progress.say(f"`scalelab run {shell_path(folder.path)} --resume` goes on with it")
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, LabError | TaskError | MoeError) else kind_and_line(error)

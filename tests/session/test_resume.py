@@ -193,6 +193,19 @@ def test_a_manifest_that_is_lost_damaged_or_edited_is_written_again_from_the_jou
     assert (manifest["status"], len(manifest["resumed"])) == ("running", 1)
 
 
+def test_a_run_that_was_interrupted_says_how_it_goes_on(
+    broken_off: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "_run", interrupt)
+    assert main(["run", str(broken_off), "--resume"]) == 130
+    said = capsys.readouterr().err.splitlines()
+    assert said[-2:] == [f"`scalelab run {broken_off} --resume` goes on with it", "scalelab: interrupted"]
+    assert read_run_manifest(broken_off)["status"] == "interrupted"
+
+
 def test_a_finished_run_whose_manifest_is_lost_gets_it_back_and_is_refused(
     broken_off: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
