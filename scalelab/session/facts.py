@@ -96,7 +96,7 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    return str(value)[:40]
+    return str(value)[: len("-dirty") + 40]  # a whole commit, and whether its files were changed
 
 
 def versions() -> dict[str, str]:

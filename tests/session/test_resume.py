@@ -19,7 +19,7 @@ from scalelab.recipe.types import Rollout
 from scalelab.run.books import Ledger
 from scalelab.run.settings import Cluster
 from scalelab.session import session
-from scalelab.session.facts import processor
+from scalelab.session.facts import changed, processor
 from scalelab.store.folder import RunFolder
 from scalelab.store.lease import Lease
 from scalelab.store.lines import read_lines
@@ -204,6 +204,11 @@ def test_a_run_that_was_interrupted_says_how_it_goes_on(
     said = capsys.readouterr().err.splitlines()
     assert said[-2:] == [f"`scalelab run {broken_off} --resume` goes on with it", "scalelab: interrupted"]
     assert read_run_manifest(broken_off)["status"] == "interrupted"
+
+
+def test_two_commits_that_differ_are_told_apart() -> None:
+    [told] = changed({"git_commit": "ab" * 20}, {"git_commit": "ab" * 20 + "-dirty"})
+    assert told == f"git commit {'ab' * 20} → {'ab' * 20}-dirty"
 
 
 def test_a_finished_run_whose_manifest_is_lost_gets_it_back_and_is_refused(
