@@ -39,6 +39,7 @@ def blank(cell: Any) -> bool:
 
 def comma_meaning(cells: Sequence[str]) -> Comma:
     """Tell what commas mean in the numbers of a file from all cells that have one."""
+    cells = [cell.strip().removesuffix("%").strip() for cell in cells]
     numbers = [cell for cell in cells if THOUSANDS.fullmatch(cell) or DECIMAL.fullmatch(cell)]
     if not numbers:
         return ""
