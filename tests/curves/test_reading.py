@@ -395,7 +395,8 @@ def test_commas_are_told_apart_by_the_whole_file() -> None:
     assert comma_meaning(["see, below"]) == ""
     assert comma_meaning(["20,0 %", "25,1%"]) == "decimal"
     read = numbers(["20,0 %", "25,5%"], comma_meaning(["20,0 %", "25,5%"]))
-    assert read.value_N.tolist() == [0.2, 0.255] and not read.wrong
+    assert read.value_N.tolist() == [0.2, 0.255]
+    assert not read.wrong
 
 
 COMPUTES = ("gpu_hours", "compute", "step", "_step", "time", "epoch", "wall_seconds", "tokens")
