@@ -42,6 +42,7 @@ if ! [ -e "$stamp" ] || [ -e .venv/incomplete ]; then
     started=$SECONDS
     choose_python
     begin_venv cpu
+    system_packages
     echo "installing the packages of requirements/cpu.txt into .venv with $("$python" --version)"
     pip_install --require-hashes -r requirements/tools.txt
     install_torch
@@ -49,5 +50,6 @@ if ! [ -e "$stamp" ] || [ -e .venv/incomplete ]; then
     pip_install --no-build-isolation -e .
     end_venv "$stamp"
     echo "installed in $((SECONDS - started)) s, $(du -sm .venv | cut -f1) MB"
+else
+    system_packages
 fi
-system_packages

@@ -28,7 +28,13 @@ from scalelab.errors import LabError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_source_arguments(parser)
-    parser.add_argument("--budget", type=float, required=True, metavar="H", help="compute that is left to spend")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        required=True,
+        metavar="H",
+        help="compute that is left to spend, in the unit that the curves count in (tokens for run folders on cores)",
+    )
     parser.add_argument(
         "--worthwhile",
         type=float,

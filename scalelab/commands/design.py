@@ -182,7 +182,7 @@ def _print(
     from scalelab.curves.design import run_error
 
     what = f"{args.difference:g} in {args.of}, seeds spread by {plan.spread:.3g}, {plan.recipes} recipes"
-    print(f"{task or 'all'}: {what}")
+    print(f"{task or 'all'}: {what}, evaluations of {plan.prompts:,} prompts with {plan.samples} samples")
     none = "none below a factor of 10" if args.of in ("B", "C_mid") else "none below 0.5"
     print_table(
         [

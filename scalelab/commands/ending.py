@@ -49,6 +49,7 @@ def _outlook(analysis: Analysis, last: float) -> str:
         far = analysis.rates()[-1]
         low, high = far.interval
         way = f"{far.times:g} times the compute would bring {far.value:.3f} ({low:.3f} to {high:.3f})"
+    now = f"{analysis.rates()[0].value:.3f}"  # what is added is added to the curve: an evaluation scatters about it
     if gain.reading.startswith("stop") and abs(gain.gain_if_doubled) < gain.worthwhile:
-        return f"has levelled off at {last:.3f}; twice the compute would {gain.text}."
-    return f"{last:.3f} at the end, {way}; twice the compute would {gain.text}."
+        return f"has levelled off at {now}; twice the compute would {gain.text}."
+    return f"{now} at the end by its curve, {way}; twice the compute would {gain.text}."

@@ -81,7 +81,8 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
     """The recipes that have runs below a folder, in order of name.
 
     Returns:
-        `{"group", "experiment", "paths", "status": {status: runs}, "steps": [of each run], "pass_rate": {task: mean}}`.
+        `{"group", "experiment", "paths", "status": {status: runs}, "steps": [of each run], "pass_rate": {task: mean},
+        "pass_rates": {task: [of each run]}}`.
     """
     from scalelab.reading import Reading
     from scalelab.view.discover import find_runs  # these import NumPy and SciPy, which a list without runs can spare
@@ -107,17 +108,27 @@ def _group(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
         "status": {status: statuses.count(status) for status in dict.fromkeys(statuses)},
         "steps": [run["step"] for run in runs],
         "pass_rate": {task: sum(values) / len(values) for task, values in rates.items()},
+        "pass_rates": rates,
     }
 
 
 def _words(group: dict[str, Any]) -> str:
-    """A line about a recipe: its seeds, how far they are, and the mean of their last evaluations."""
+    """A line about a recipe: its seeds, how far they are, and the mean, or range, of their last evaluations."""
     several = len(group["paths"]) > 1
     statuses = [f"{count} {status}" if several else status for status, count in group["status"].items()]
     steps = [step for step in group["steps"] if step is not None]
     span = f"{min(steps):.0f}" + (f"–{max(steps):.0f}" if min(steps) < max(steps) else "") if steps else "no"
-    rates = [f"{plain_text(task)} {rate:.3f}".strip() for task, rate in group["pass_rate"].items()]
+    level = len(set(steps)) < 2  # the mean of runs that are not equally far is that of no policy
+    rates = [
+        f"{plain_text(task)} {f'{mean:.3f}' if level else _range(group['pass_rates'][task])}".strip()
+        for task, mean in group["pass_rate"].items()
+    ]
     return ", ".join(["; ".join(statuses), f"{span} steps", *rates])
+
+
+def _range(rates: list[float]) -> str:
+    low, high = f"{min(rates):.3f}", f"{max(rates):.3f}"
+    return low if low == high else f"{low}–{high}"
 
 
 def _print_lines(rows: list[tuple[str, str]]) -> None:

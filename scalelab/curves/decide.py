@@ -29,6 +29,9 @@ from scalelab.reading.curve import same_unit
 
 NextStep = Literal["extend", "seed", "another setting"]
 
+NOTHING = 1e-4
+"""Share of a run's compute below which a budget is taken to be in another unit."""
+
 LEAST = 1e-4
 """Gain in pass rate below which no number is printed."""
 
@@ -162,7 +165,7 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
         worthwhile: gain in pass rate below which another setting is proposed.
 
     Raises:
-        LabError: no positive budget, a negative gain, mixed units, or a recipe without one of the tasks.
+        LabError: no positive budget, or hardly one; a negative gain, mixed units, or a recipe without one of the tasks.
     """
     if not (np.isfinite(budget) and budget > 0):
         raise LabError(f"a budget of {budget:g} cannot be spent: give a positive number with --budget")
@@ -177,6 +180,11 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
     reached = {run: [item.fit.window[1] for item in analyses if item.fit.curve.run == run] for run in runs}
     ends, costs = ({run: float(most(of_tasks)) for run, of_tasks in reached.items()} for most in (min, max))
     at = min(ends.values())
+    if budget < NOTHING * at:
+        raise LabError(
+            f"{quantity(budget, unit)} is next to nothing beside the {quantity(at, unit)} of a run: these curves "
+            f"count in {unit}, and so does --budget"
+        )
     here_MR = _here(analyses, tasks, runs, at)
     leader = int(np.median(here_MR, axis=0).argmax())  # as `compare` ranks
     wins_R = np.bincount(here_MR.argmax(1), minlength=len(runs)) / len(here_MR)

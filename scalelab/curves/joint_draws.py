@@ -176,8 +176,8 @@ def _cycled(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
 def _matched(own_D: Array, spread_M: Array, rng: np.random.Generator) -> np.ndarray:
     """For every joint draw a draw of one recipe with about its τ.
 
-    A recipe's draws have few values of τ, so a joint draw takes one from the cell below its own τ or from the one above,
-    with chances that make τ² right on average: the variance of A goes with it.
+    A recipe's draws have few values of τ, so a joint draw takes one from the cell below its own τ or from the one
+    above, with chances that make τ² right on average: the variance of A goes with it.
     """
     cell_D = _cell(np.log(np.maximum(own_D, 1e-12)))
     pools = [np.flatnonzero(cell_D == cell) for cell in np.unique(cell_D)]

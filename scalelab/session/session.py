@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -187,10 +188,11 @@ def run_and_record(resolved: Resolved, folder: RunFolder, progress: Progress, st
         status = "finished"
     except KeyboardInterrupt:
         status = "interrupted"
-        with suppress(OSError):  # of a terminal that was closed
-            progress.say(f"`scalelab run {shell_path(folder.path)} --resume` goes on with it")
+        _say_how_it_goes_on(folder.path, progress)
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            _say_how_it_goes_on(folder.path, progress)
         reason = str(error) if isinstance(error, LabError | TaskError | MoeError) else kind_and_line(error)
         if len(str(error.__cause__ or "").splitlines()) > 1:  # of which the reason is one line
             with suppress(OSError):  # a full disk, say, must not take the error's place
@@ -198,6 +200,11 @@ def run_and_record(resolved: Resolved, folder: RunFolder, progress: Progress, st
         raise
     finally:
         end_run(folder, status=status, reason=reason, wall_seconds=before + time.time() - began)
+
+
+def _say_how_it_goes_on(path: Path, progress: Progress) -> None:
+    with suppress(OSError):  # of a terminal that was closed
+        progress.say(f"`scalelab run {shell_path(path)} --resume` goes on with it")
 
 
 def _observe(run: Run, folder: RunFolder, progress: Progress) -> None:

@@ -40,10 +40,11 @@ class RunPace:
 
     def lines(self, unit: str) -> list[str]:
         """Sentences for people."""
-        said = f"a step takes {self.step_compute:.3g} {unit}"
+        said = f"a step takes {self.step_compute:.3g} {unit} in the median"
         if self.planned:
             said += f", {self.step_compute / self.planned:.2f} times the plan's {self.planned:.3g}"
         left = f"{self.left} steps are left: {self.compute:.3g} {unit} and {self.hours:.3g} hours at this pace"
+        left += ", evaluations among them"
         return [said, left if self.cost is None else f"{left}, for {compact(self.cost)}"]
 
 

@@ -117,6 +117,11 @@ def test_a_gain_that_is_none_is_refused(gain: float) -> None:
         decide([recipe("a", 0.7, 0.1)], budget=1.0, worthwhile=gain)
 
 
+def test_a_budget_in_another_unit_than_the_curves_is_refused() -> None:
+    with pytest.raises(LabError, match=r"^5e-05 compute is next to nothing beside the 1 compute of a run: .* and so does --budget"):
+        decide([recipe("a", 0.7, 0.1)], budget=5e-5)
+
+
 def test_tasks_count_alike_and_each_recipe_needs_all() -> None:
     two = [recipe("a", 0.7, 0.1, task="math"), recipe("a", 0.5, 0.1, task="code", start=1)]
     found = decide(two, budget=1.0)

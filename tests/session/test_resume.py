@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import platform
 from dataclasses import fields
 from pathlib import Path
@@ -193,17 +194,36 @@ def test_a_manifest_that_is_lost_damaged_or_edited_is_written_again_from_the_jou
     assert (manifest["status"], len(manifest["resumed"])) == ("running", 1)
 
 
-def test_a_run_that_was_interrupted_says_how_it_goes_on(
-    broken_off: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "code", "status", "last"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted", "scalelab: interrupted"),
+        (
+            OSError(errno.ENOSPC, "no space left on device"),
+            1,
+            "failed",
+            "scalelab: no space left on the disk; free some",
+        ),
+    ],
+)
+def test_a_run_that_was_interrupted_or_filled_the_disk_says_how_it_goes_on(
+    error: BaseException,
+    code: int,
+    status: str,
+    last: str,
+    broken_off: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
+    def end(*_: Any) -> None:
+        raise error
 
-    monkeypatch.setattr(session, "_run", interrupt)
-    assert main(["run", str(broken_off), "--resume"]) == 130
-    said = capsys.readouterr().err.splitlines()
-    assert said[-2:] == [f"`scalelab run {broken_off} --resume` goes on with it", "scalelab: interrupted"]
-    assert read_run_manifest(broken_off)["status"] == "interrupted"
+    monkeypatch.setattr(session, "_run", end)
+    assert main(["run", str(broken_off), "--resume"]) == code
+    *_, how, ended = capsys.readouterr().err.splitlines()
+    assert how == f"`scalelab run {broken_off} --resume` goes on with it"
+    assert ended.startswith(last)
+    assert read_run_manifest(broken_off)["status"] == status
 
 
 def test_two_commits_that_differ_are_told_apart() -> None:

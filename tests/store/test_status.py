@@ -250,7 +250,7 @@ def test_the_pace_of_a_run_is_told_beside_its_plan_and_its_budget(
     (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in starting + settled))
     assert main(["status", str(run)]) == 0
     told = capsys.readouterr().out
-    assert "a step takes 0.5 GPU-hours, 1.25 times the plan's 0.4" in told
+    assert "a step takes 0.5 GPU-hours in the median, 1.25 times the plan's 0.4" in told
     by_step = (9 * 0.5 + 2) / 9
     assert f"28 steps are left: {28 * by_step:.3g} GPU-hours and {28 * by_step / 0.5 * 0.05:.3g} hours at" in told
     more["budget"]["hours"] = 15 + 6.5 + 1.5
@@ -260,7 +260,7 @@ def test_the_pace_of_a_run_is_told_beside_its_plan_and_its_budget(
     more["budget"]["hour_price"] = 250.0
     (run / "manifest.json").write_text(json.dumps(manifest | more))
     assert main(["status", str(run)]) == 0
-    assert f"hours at this pace, for {3 * by_step * 250:.4g}" in capsys.readouterr().out
+    assert f"hours at this pace, evaluations among them, for {3 * by_step * 250:.4g}" in capsys.readouterr().out
 
 
 def test_a_run_tells_the_speeds_that_its_steps_measured_beside_the_plan_s(
