@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ class PromptDifference:
         parts: standard error that prompts and seeds leave; that of seeds is None where none has two.
         plan: seeds of each recipe, on these prompts, that find the margin with 80 %; None where seeds are not enough
             or their spread is not known.
+        votes: completions of a majority; None where the metric is another.
     """
 
     task: str
@@ -85,6 +86,7 @@ class PromptDifference:
     parts: tuple[float, float | None]
     margin: float
     plan: int | None
+    votes: int | None = None
 
     def text(self) -> str:
         """The difference in a sentence."""
@@ -96,6 +98,7 @@ class PromptDifference:
         elif not of_seeds:
             by += f"; more seeds do not find {self.margin:g} on so few prompts"
         by += f"; {self.ungraded} with an error of the verifier left out" if self.ungraded else ""
+        by += f"; majorities of {self.votes}" if self.votes else ""
         return (
             f"{self.task or 'all'}: {self.run} less {self.baseline} {self.difference:+.4f} [{low:+.4f}, {high:+.4f}], "
             f"{self.verdict}, for new prompts like these {self.prompts} ({by})"
@@ -129,29 +132,35 @@ def compare_prompts(
     unknown = [ours for ours in columns or {} if ours not in NAMES]
     if unknown:
         raise LabError(f"--column {unknown[0]}=…: no such column; the columns are {', '.join(NAMES)}")
-    rates: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    given: dict[tuple[str, str], dict[str, Completions]] = {}
     tables = [read_table(Path(path)) for path in sources]
     names = [table.run for table in tables]
     for table in tables:
         own = table.run if names.count(table.run) == 1 else str(table.path)
-        for key, seeds in _rates(replace(table, run=own), metric, columns or {}).items():
-            rates.setdefault(key, {}).update({f"{table.path} {seed}": value for seed, value in seeds.items()})
-    refuse_unknown_tasks(tasks, [task for task, _ in rates])
-    rates = {(task, run): seeds for (task, run), seeds in rates.items() if not tasks or task in tasks}
-    tasks = list(dict.fromkeys(task for task, _ in rates))
-    found, shared = [], error / max(len(rates) - len(tasks), 1)  # Bonferroni over all lines
+        for key, seeds in _completions(replace(table, run=own), metric, columns or {}).items():
+            given.setdefault(key, {}).update({f"{table.path} {seed}": value for seed, value in seeds.items()})
+    refuse_unknown_tasks(tasks, [task for task, _ in given])
+    given = {(task, run): seeds for (task, run), seeds in given.items() if not tasks or task in tasks}
+    tasks = list(dict.fromkeys(task for task, _ in given))
+    found, shared = [], error / max(len(given) - len(tasks), 1)  # Bonferroni over all lines
     for task in tasks:
-        runs = [run for other, run in rates if other == task]
-        for run in runs[1:]:
-            pair = (rates[task, run], rates[task, runs[0]])
-            found.append(difference_by_prompt((task, run, runs[0]), pair, margin, shared, level))
+        of_task = {run: seeds for (other, run), seeds in given.items() if other == task}
+        votes = _votes(of_task.values()) if metric == "majority" else None
+        first, *others = ((run, _rates(seeds, metric, votes)) for run, seeds in of_task.items())
+        for run, seeds in others:
+            one = difference_by_prompt((task, run, first[0]), (seeds, first[1]), margin, shared, level)
+            found.append(replace(one, votes=votes))
     if not found:
         raise LabError("one run only: give completions of two recipes or more, named by a column run or by their files")
     return found
 
 
-def _rates(table: Table, metric: str, chosen: Mapping[str, str]) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
-    """(task, run) → seed → prompt → the metric, at the seed's last evaluation; NaN where a verifier failed."""
+Completions = dict[str, list[tuple[float, str | None]]]
+"""Prompt → outcome and answer of each of its completions; the outcome is NaN where a verifier failed."""
+
+
+def _completions(table: Table, metric: str, chosen: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Completions]]:
+    """(task, run) → seed → its completions at the seed's last evaluation."""
     for ours, theirs in chosen.items():
         if theirs not in table.cells:
             raise LabError(f"{table.path}: no column {theirs!r} for {ours}; it has {dozen(table.columns)}")
@@ -171,22 +180,37 @@ def _rates(table: Table, metric: str, chosen: Mapping[str, str]) -> dict[tuple[s
     for row in range(count):
         run, seed, task = (str(cells[name][row]) if name in cells else "" for name in ("run", "seed", "task"))
         seeds[task, run or table.run, seed].append(row)
-    found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    found: dict[tuple[str, str], dict[str, Completions]] = {}
     for (task, run, seed), rows in seeds.items():
         last = np.nanmax(compute_N[rows])
-        prompts: dict[str, list[int]] = defaultdict(list)
+        prompts = found.setdefault((task, run), {}).setdefault(seed, {})
         for row in rows:
             if compute_N[row] == last:
-                prompts[str(cells["prompt"][row])].append(row)
-        values = found.setdefault((task, run), {}).setdefault(seed, {})
+                prompts.setdefault(str(cells["prompt"][row]), []).append((outcomes[row], answers[row]))
+    return found
+
+
+def _graded(own: Sequence[tuple[float, str | None]]) -> bool:
+    return not any(math.isnan(outcome) for outcome, _ in own)
+
+
+def _votes(runs: Iterable[Mapping[str, Completions]]) -> int:
+    """Completions of a majority: as many as every prompt of every run has, since larger majorities pass more."""
+    every = (own for seeds in runs for prompts in seeds.values() for own in prompts.values())
+    return min((len(own) for own in every if _graded(own)), default=1)
+
+
+def _rates(seeds: Mapping[str, Completions], metric: str, votes: int | None) -> dict[str, dict[str, float]]:
+    """Seed → prompt → the metric; NaN where a verifier failed."""
+    found: dict[str, dict[str, float]] = {}
+    for seed, prompts in seeds.items():
         for name, own in prompts.items():
-            if any(math.isnan(outcomes[row]) for row in own):
-                values[name] = math.nan
-                continue
+            outcomes, answers = zip(*own)
             try:
-                values[name] = of_metric(metric, [outcomes[row] for row in own], [answers[row] for row in own])
+                value = of_metric(metric, outcomes, answers, votes) if _graded(own) else math.nan
             except TaskError as error:
-                raise LabError(f"{table.path}, prompt {name[:40]}: {error}") from None
+                raise LabError(f"{seed.rstrip()}, prompt {name[:40]}: {error}") from None
+            found.setdefault(seed, {})[name] = value
     return found
 
 
@@ -214,8 +238,14 @@ def _outcomes(table: Table, cells: Sequence[Any]) -> Array:
     return found.value_N
 
 
-def of_metric(metric: str, outcomes: Sequence[float], answers: Sequence[str | None]) -> float:
+def of_metric(metric: str, outcomes: Sequence[float], answers: Sequence[str | None], votes: int | None = None) -> float:
     """One prompt's number, by its completions, as `tasks.scores` has it.
+
+    Args:
+        metric: `mean`, `pass@K` or `majority`.
+        outcomes: of its completions.
+        answers: of its completions.
+        votes: completions of a majority; None for all.
 
     Raises:
         LabError: the metric is none of so many completions.
@@ -225,7 +255,7 @@ def of_metric(metric: str, outcomes: Sequence[float], answers: Sequence[str | No
     if metric == "mean":
         return mean_at_k([outcomes]).value
     if metric == "majority":
-        return majority_at_k([list(zip(answers, outcomes))], count).value
+        return majority_at_k([list(zip(answers, outcomes))], votes or count).value
     _, _, digits = metric.partition("pass@")
     k = int(digits) if digits.isdecimal() else 0
     if not 1 <= k <= count:

@@ -177,6 +177,26 @@ def test_prompts_that_all_agree_say_equal_only_where_they_are_many(
     assert low < 0 < high
 
 
+def votes(path: Path, run: str, completions: int) -> str:
+    """A recipe, the same whatever its name, whose right answers of a prompt agree and whose wrong ones do not."""
+    rng, rows = np.random.default_rng(completions), ["run,prompt,outcome,answer"]
+    for prompt, rate in enumerate(np.linspace(0.2, 0.7, 100)):
+        for right in rng.random(completions) < rate:
+            rows.append(f"{run},{prompt},{int(right)},{'right' if right else rng.integers(4)}")
+    path.write_text("\n".join(rows))
+    return str(path)
+
+
+def test_recipes_alike_are_not_told_apart_by_how_many_completions_vote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [votes(tmp_path / "few.csv", "few", 4), votes(tmp_path / "many.csv", "many", 32)]
+    [found] = found_by_prompt(capsys, *sources, "--by-prompt", "majority")
+    assert (found["verdict"], found["votes"]) == ("cannot tell", 4)
+    assert main(["compare", *sources, "--by-prompt", "majority"]) == 0
+    assert "majorities of 4" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("words", [("pass", "fail"), ("Correct", "Incorrect"), ("Y", "N"), ("passed", "timeout")])
 def test_outcomes_in_words_say_what_numbers_say(
     words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
