@@ -3,8 +3,9 @@
 The spread between seeds, τ, is believed to be the same for the recipes of one task. Every recipe with several seeds has
 a posterior of τ among its own draws. Freed of the prior it is that recipe's evidence on τ; the evidence of all recipes
 together with the prior, once, gives the posterior of the family (two stages: Lunn, Barrett, Sweeting & Thompson 2013).
-A joint draw is a τ and, for every recipe, one of its draws made with such a τ; the curve of a recipe with a single
-seed is that of its run and an offset of A that is normal with deviation τ.
+A joint draw is a τ and, for every recipe, one of its draws made with such a τ, or with a smaller one t and an offset of
+A with the variance (τ² − t²) / S that the mean of S seeds lacks; the curve of a recipe with a single seed is that of
+its run and an offset of A that is normal with deviation τ.
 
 Axes: `_M` joint draws, `_T` cells of τ, `_C` points of compute.
 """
@@ -30,6 +31,9 @@ STEP = float(np.log(SPREADS[1] / SPREADS[0]))
 
 EDGES_T = np.log(SPREADS[0]) + STEP * (np.arange(len(SPREADS) + 3) - 1.5)
 """Edges of the cells."""
+
+MANY, FEW = 100, 10
+"""Draws of a recipe that a cell must have to stand for larger τ, too, and for its own."""
 
 BORROWED = 0.5
 """Weight of what other tasks and pilots say about the spread between seeds (a power prior, Ibrahim & Chen 2000)."""
@@ -140,9 +144,12 @@ def _member(item: Analysis, spread_M: Array, rng: np.random.Generator) -> Recipe
     """The draws of one recipe that go with the joint draws' τ."""
     curves = item.draws()
     if several(item):
-        at_M = _matched(curves.column("spread_M"), spread_M, rng)
-        sigmoid = curves.sigmoid.take(_matched(curves.sigmoid.spread_M, spread_M, rng))
-        offset_M = np.zeros(len(spread_M))
+        seeds = len(item.fit.curve.seeds)
+        at_M, left_M = _matched(curves.column("spread_M"), spread_M, rng)
+        offset_M = np.sqrt(left_M / seeds) * rng.standard_normal(len(spread_M))
+        sigmoid_M, left_M = _matched(curves.sigmoid.spread_M, spread_M, rng)
+        sigmoid_offset_M = np.sqrt(left_M / seeds) * rng.standard_normal(len(spread_M))
+        sigmoid = _shifted(curves.sigmoid.take(sigmoid_M), sigmoid_offset_M)
     else:
         at_M = _cycled(len(curves), len(spread_M), rng)
         offset_M = spread_M * rng.standard_normal(len(spread_M))
@@ -173,19 +180,24 @@ def _cycled(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([rng.permutation(count) for _ in range(-(-size // count))])[:size]
 
 
-def _matched(own_D: Array, spread_M: Array, rng: np.random.Generator) -> np.ndarray:
-    """For every joint draw a draw of one recipe with about its τ.
+def _matched(own_D: Array, spread_M: Array, rng: np.random.Generator) -> tuple[np.ndarray, Array]:
+    """For every joint draw a draw of one recipe, and what its τ² lacks of the joint draw's.
 
-    A recipe's draws have few values of τ, so a joint draw takes one from the cell below its own τ or from the one
-    above, with chances that make τ² right on average: the variance of A goes with it.
+    A recipe's draws have few values of τ, and hardly any that its seeds do not speak for. A joint draw takes one from
+    the highest cell with many draws whose τ is no larger. Where all those are larger, it takes one from the cell below
+    its own τ or from the one above, with chances that make τ² right on average.
     """
     cell_D = _cell(np.log(np.maximum(own_D, 1e-12)))
-    pools = [np.flatnonzero(cell_D == cell) for cell in np.unique(cell_D)]
+    every = [np.flatnonzero(cell_D == cell) for cell in np.unique(cell_D)]
+    size_P = np.array([len(pool) for pool in every])
+    first = int(np.argmax(size_P >= min(MANY, size_P.max())))  # the lowest with many
+    pools = [pool for at, pool in enumerate(every) if len(pool) >= (FEW if at < first else MANY) or at == first]
     square_P = np.array([np.mean(own_D[pool] ** 2) for pool in pools])
     place_M = np.interp(spread_M**2, square_P, np.arange(len(pools)))
-    pool_M = (place_M + rng.random(len(place_M))).astype(int)
-    found_M = np.empty(len(place_M), int)
+    below_M = place_M < [pool is every[first] for pool in pools].index(True)
+    pool_M = (place_M + np.where(below_M, rng.random(len(place_M)), 0)).astype(int)
+    found_M = np.empty(len(spread_M), int)
     for at in np.unique(pool_M).tolist():
         wanted_M, pool = np.flatnonzero(pool_M == at), pools[at]
         found_M[wanted_M] = pool[_cycled(len(pool), len(wanted_M), rng)]
-    return found_M
+    return found_M, np.where(below_M, 0, np.maximum(spread_M**2 - square_P[pool_M], 0))

@@ -285,6 +285,17 @@ def test_a_spread_that_is_given_is_the_one_that_intervals_are_made_with(spread: 
     assert (high - low) / 2.563 == pytest.approx(spread * shown * np.sqrt(2 / 4), rel=0.06)
 
 
+@pytest.mark.parametrize("spread", [0.02, 0.03, 0.05, 0.08])
+def test_a_spread_that_is_given_holds_though_the_seeds_at_hand_lie_closer(spread: float) -> None:
+    """Closed algebra, as above: few draws, or none, of these fits have such a spread."""
+    rng = np.random.default_rng(6)
+    pair = [family(4, 0.65, 0.003, run, rng, noise=0.001) for run in ("base", "other")]
+    found = next(e for e in compare(pair, run_spread=spread)[0].entries if e.run == "other").differences["base"]
+    shown = rate(np.ones(1), A=1.0, R0=0.0, C_mid=0.15)[0]
+    low, high = found.interval
+    assert (high - low) / 2.563 == pytest.approx(spread * shown * np.sqrt(2 / 4), rel=0.06)
+
+
 @pytest.mark.slow
 def test_recipes_that_are_alike_are_told_apart_as_seldom_as_said_where_the_spread_is_given() -> None:
     rng = np.random.default_rng(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from scalelab.arrays import Array
 from scalelab.cli import main
 from scalelab.curves.paired import _rewards
-from scalelab.curves.prompts import _student, of_metric, seeds_to_find, variances
+from scalelab.curves.prompts import difference_by_prompt, errors, of_metric, seeds_to_find
 
 
 def test_pass_at_k_is_the_share_of_all_subsets_with_a_pass() -> None:
@@ -29,19 +31,36 @@ def test_the_majority_is_that_of_the_answers_and_a_tie_is_shared() -> None:
     assert of_metric("majority", [1.0, 0, 0, 0], ["4", None, None, None]) == 1.0, "no answer is no vote"
 
 
+def drawn(
+    rng: np.random.Generator, seeds: Sequence[int], prompts: int, spread: float, gain: float = 0.0
+) -> list[Array]:
+    """Numbers `[S, P]` of two recipes, the first higher by the gain: crossed effects of prompts and seeds."""
+    easy, recipes = rng.normal(0, 0.3, prompts), []
+    for count, level in zip(seeds, (gain, 0.0)):
+        of_recipe = level + easy + rng.normal(0, 0.1, prompts)
+        recipes.append(of_recipe + rng.normal(0, spread, (count, 1)) + rng.normal(0, 0.2, (count, prompts)))
+    return recipes
+
+
 def test_intervals_hold_the_difference_for_new_prompts_and_new_seeds() -> None:
     rng, held = np.random.default_rng(3), []
     for _ in range(400):
-        prompts, recipes = rng.normal(0, 0.3, 40), []
-        for seeds in (2, 4):
-            of_recipe = prompts + rng.normal(0, 0.1, 40)
-            recipes.append(np.stack([of_recipe + rng.normal(0, 0.03) + rng.normal(0, 0.2, 40) for _ in range(seeds)]))
-        of_prompts, of_seeds, degrees = variances(*recipes)
-        assert of_seeds is not None
-        gap = recipes[0].mean() - recipes[1].mean()
-        low, high = gap + np.sqrt(of_prompts + of_seeds) * np.quantile(_student(degrees), [0.1, 0.9])
+        recipes = drawn(rng, (2, 4), 40, 0.03)
+        low, high = recipes[0].mean() - recipes[1].mean() + np.quantile(errors(*recipes), [0.1, 0.9])
         held.append(low <= 0 <= high)
     assert 0.74 <= np.mean(held) <= 0.9
+
+
+@pytest.mark.parametrize("seeds", [(2, 2), (1, 4)])
+def test_few_seeds_tell_recipes_alike_apart_as_seldom_as_is_asked(seeds: tuple[int, int]) -> None:
+    rng, words = np.random.default_rng(11), []
+    for _ in range(600):
+        pair = [
+            {str(seed): {str(at): float(one) for at, one in enumerate(y_P)} for seed, y_P in enumerate(y_SP)}
+            for y_SP in drawn(rng, seeds, 200, 0.03)
+        ]
+        words.append(difference_by_prompt(("", "b", "a"), (pair[0], pair[1]), 0.02, 0.1, 0.8).verdict)
+    assert 0.05 <= np.mean([word in ("better", "worse") for word in words]) <= 0.125
 
 
 def test_the_seeds_that_are_said_to_find_a_difference_find_it() -> None:
@@ -49,14 +68,8 @@ def test_the_seeds_that_are_said_to_find_a_difference_find_it() -> None:
     seeds = seeds_to_find(0.05, parts, 200, 0.1)
     assert seeds is not None
     for _ in range(300):
-        recipes = []
-        for level in (0.05, 0.0):
-            of_recipe = level + rng.normal(0, 0.1, 200)
-            recipes.append(np.stack([of_recipe + rng.normal(0, 0.02) + rng.normal(0, 0.2, 200) for _ in range(seeds)]))
-        of_prompts, of_seeds, degrees = variances(*recipes)
-        assert of_seeds is not None
-        gap_M = recipes[0].mean() - recipes[1].mean() + np.sqrt(of_prompts + of_seeds) * _student(degrees)
-        found.append(np.quantile(gap_M, 0.05) > 0)
+        recipes = drawn(rng, (seeds, seeds), 200, 0.02, gain=0.05)
+        found.append(np.quantile(recipes[0].mean() - recipes[1].mean() + errors(*recipes), 0.05) > 0)
     assert 0.7 <= np.mean(found) <= 0.95
     assert seeds_to_find(0.001, parts, 200, 0.1) is None
 
@@ -175,6 +188,26 @@ def test_prompts_that_all_agree_say_equal_only_where_they_are_many(
     assert (found["difference"], found["verdict"]) == (0.0, verdict)
     low, high = found["interval"]
     assert low < 0 < high
+
+
+def votes(path: Path, run: str, completions: int) -> str:
+    """A recipe, the same whatever its name, whose right answers of a prompt agree and whose wrong ones do not."""
+    rng, rows = np.random.default_rng(completions), ["run,prompt,outcome,answer"]
+    for prompt, rate in enumerate(np.linspace(0.2, 0.7, 100)):
+        for right in rng.random(completions) < rate:
+            rows.append(f"{run},{prompt},{int(right)},{'right' if right else rng.integers(4)}")
+    path.write_text("\n".join(rows))
+    return str(path)
+
+
+def test_recipes_alike_are_not_told_apart_by_how_many_completions_vote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [votes(tmp_path / "few.csv", "few", 4), votes(tmp_path / "many.csv", "many", 32)]
+    [found] = found_by_prompt(capsys, *sources, "--by-prompt", "majority")
+    assert (found["verdict"], found["votes"]) == ("cannot tell", 4)
+    assert main(["compare", *sources, "--by-prompt", "majority"]) == 0
+    assert "majorities of 4" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("words", [("pass", "fail"), ("Correct", "Incorrect"), ("Y", "N"), ("passed", "timeout")])
