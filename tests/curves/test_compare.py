@@ -552,6 +552,8 @@ def test_scatter_that_is_not_known_passes_for_a_fall_as_seldom_as_one_that_is(
     assert "unstable" not in capsys.readouterr().out
     rng, flat = np.random.default_rng(0), rate(np.arange(14) / 13, A=0.6, C_mid=0.1)
     assert np.mean([bool(episodes(flat + rng.normal(0, 0.05, 14), None)) for _ in range(400)]) <= 0.015
+    plateau_RN = 0.5 + rng.normal(0, 0.03, (3000, 30))
+    assert np.mean([bool(episodes(rate_N, None)) for rate_N in plateau_RN]) <= 0.03
     assert episodes(np.array([0.2, 0.6, 0.5]), None) == [], "three evaluations tell no scatter"
     fallen = flat + rng.normal(0, 0.005, 14)
     fallen[9] -= 0.2

@@ -118,7 +118,9 @@ def test_a_gain_that_is_none_is_refused(gain: float) -> None:
 
 
 def test_a_budget_in_another_unit_than_the_curves_is_refused() -> None:
-    with pytest.raises(LabError, match=r"^5e-05 compute is next to nothing beside the 1 compute of a run: .* and so does --budget"):
+    with pytest.raises(
+        LabError, match=r"^5e-05 compute is next to nothing beside the 1 compute of a run: .* and so does --budget"
+    ):
         decide([recipe("a", 0.7, 0.1)], budget=5e-5)
 
 
