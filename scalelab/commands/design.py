@@ -194,6 +194,11 @@ def _print(
     count = f"{needed} seeds of each recipe" if needed else "more than 100 seeds of each recipe"
     known = "which is told the spread" if plan.known else "which learns the spread from these seeds"
     print(f"It takes {count} to find it with {args.power:.0%} by scalelab compare, {known}.")
+    least = min([args.difference, *(least for *_, least in told if least is not None)])
+    if args.of == "value" and least < MARGIN:
+        print(
+            f"To find less than {MARGIN:g}, give compare that as --margin: by the default {MARGIN:g} it may say equal."
+        )
     for points, lost in sorted({one.evaluations: run_error(one).unfitted for one, _, _ in told}.items()):
         if lost:
             print(f"Of the runs simulated with {points} evaluations {lost:.0%} carried no fit, and do not count.")

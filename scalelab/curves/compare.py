@@ -16,15 +16,17 @@ Axes: `_M` joint draws, `_C` points of compute.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.asymptotes import TieRule, asymptotes_note, order_by_A, tie_groups
-from scalelab.curves.claims import share_above
+from scalelab.curves.claims import claim_of
 from scalelab.curves.comparison import (
     ComparedRun,
     Comparison,
@@ -52,6 +54,9 @@ LATE = 4
 
 MEASURED_FROM = 0.75
 """Share of the compute of the comparison from which on they count."""
+
+SPREADS_TOLD = [float(f"{each:.2g}") for each in np.geomspace(0.001, 0.2, 24).tolist()]
+"""Spreads between single seeds up to which a word is said to stand, as they are printed."""
 
 
 def compare(
@@ -160,10 +165,11 @@ def _compare_task(
     stable = {item.fit.curve.run: stability(item.fit.curve, asked.level, item.falls) for item in analyses}
     measured = {item.fit.curve.run: measured_rate(item.fit.curve, asked.at) for item in analyses}
     pairs = Pairs(numbers, measured, asked)
+    value_at = cache(lambda spread: joint_draws(analyses, spread).value(asked.at))
 
     def difference(run: str, other: str) -> Difference:
         one, unstable = pairs.difference(run, other), stable[run].falls_more_than(stable[other])
-        held = None if family.measured else _holds(analyses, run, other, asked)
+        held = None if family.measured else _holds(value_at, run, other, asked)
         return replace(one, verdict=verdict_word(one.claim, one.wrong <= asked.error, unstable), holds_to_spread=held)
 
     entries = []
@@ -263,23 +269,27 @@ def measured_rate(curve: Curve, at: float) -> float:
     return float(np.mean(rates))
 
 
-def _holds(analyses: Sequence[Analysis], run: str, other: str, asked: ComparisonSettings) -> float | None:
-    """Largest spread between single seeds up to which the order of two runs is sure; None if it is at none.
+def _holds(
+    value_at: Callable[[float], Mapping[str, Array]], run: str, other: str, asked: ComparisonSettings
+) -> float | None:
+    """Largest spread between single seeds up to which `better` or `worse` is said of two runs; None if it is at none.
 
-    It is sure among all lines: a line that errs with error / lines keeps its word, whatever the others say.
+    It is said among all lines: a line that errs with error / lines keeps its word, whatever the others say.
+
+    Args:
+        value_at: gives the rates of all runs, drawn as they are where that spread is given.
+        run: one run.
+        other: the other.
+        asked: the settings.
     """
-    by_run = {item.fit.curve.run: item for item in analyses}
-    one_M, two_M = (by_run[name].draws().value([asked.at])[:, 0] for name in (run, other))
-    rng = np.random.default_rng(0)
-    gap_M = rng.permutation(one_M)[: len(two_M)] - two_M[: len(one_M)]
-    noise_M = np.sqrt(2) * rng.standard_normal(len(gap_M))
-    held = None
-    for spread in (float(f"{each:.2g}") for each in np.geomspace(0.001, 0.2, 24)):  # as it is printed
-        above = share_above(gap_M + spread * noise_M)
-        if min(above, 1 - above) > 0.5 * asked.error / asked.lines:
-            break
-        held = spread
-    return held
+
+    def lost(spread: float) -> bool:
+        drawn = value_at(spread)
+        claim, wrong = claim_of(drawn[run] - drawn[other], asked.margin)
+        return claim == "equal" or wrong > asked.error / asked.lines
+
+    first = bisect_left(SPREADS_TOLD, True, key=lost)
+    return SPREADS_TOLD[first - 1] if first else None
 
 
 def _unmeasured(item: Analysis, at: float) -> str:

@@ -19,7 +19,7 @@ from scalelab.cli import main
 from scalelab.curves import Analysis, Curve, Options, analyse, compare, curve, fit_curve, read_sources
 from scalelab.curves.asymptotes import tie_groups
 from scalelab.curves.claims import claim_of, share_above, share_above_sorted
-from scalelab.curves.compare import against, compare_point
+from scalelab.curves.compare import SPREADS_TOLD, against, compare_point
 from scalelab.curves.comparison import Comparison, ComparisonSettings, ComparisonVerdict, Difference, entry_summary
 from scalelab.curves.crossing import crossing_of
 from scalelab.curves.efficiency import efficiency
@@ -363,16 +363,28 @@ def test_a_difference_is_told_from_the_error_that_it_risks_on() -> None:
         assert words == (("cannot tell", entry.differences["base"].claim)[sure],) * 2
 
 
-def test_an_order_holds_up_to_the_spread_of_seeds_that_is_said_and_not_to_the_next() -> None:
-    pair = recipes()[:2]
+@pytest.mark.parametrize(("run", "at"), [("slower", 1.0), ("lower", 0.2)])
+def test_an_order_holds_up_to_the_spread_of_seeds_that_is_said_and_not_to_the_next(run: str, at: float) -> None:
+    """Early on the curve seeds differ by less than their A do, and it is the spread of A that can be given."""
+    pair = [item for item in recipes() if item.fit.curve.run in ("base", run)]
 
-    def slower_less_base(**settings: Any) -> Difference:
-        [one] = compare(pair, **settings)
-        return next(entry for entry in one.entries if entry.run == "slower").differences["base"]
+    def less_base(**settings: Any) -> Difference:
+        [one] = compare(pair, at=at, **settings)
+        return next(entry for entry in one.entries if entry.run == run).differences["base"]
 
-    held = slower_less_base().holds_to_spread
+    held = less_base().holds_to_spread
     assert held is not None
-    assert slower_less_base(run_spread=held).wrong <= 0.1 < slower_less_base(run_spread=1.26 * held).wrong
+    beyond = SPREADS_TOLD[SPREADS_TOLD.index(held) + 1]
+    assert less_base(run_spread=held).verdict == "worse"
+    assert less_base(run_spread=beyond).verdict == "cannot tell"
+
+
+def test_no_spread_is_said_for_an_order_where_that_spread_makes_the_recipes_equal() -> None:
+    pair = [analyse(make(run, noise=0.001, A=A), QUICK) for run, A in (("base", 0.65), ("near", 0.656))]
+    [given] = compare(pair, run_spread=SPREADS_TOLD[0])
+    assert given.verdicts["near"] == "equal"
+    [found] = compare(pair)
+    assert found.entries[0].differences[found.entries[1].run].holds_to_spread is None
 
 
 def test_a_word_that_is_sure_up_to_some_spread_is_said_in_the_same_table_at_that_spread(

@@ -106,6 +106,26 @@ def test_recipes_without_a_difference_are_seldom_called_ahead(seeds: int, recipe
 
 
 @pytest.mark.slow
+def test_a_difference_below_the_margin_is_found_with_a_smaller_margin_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Four seeds that hardly spread find 0.01, yet by the margin of 0.02 the recipes are equal, too."""
+    plan, rng, options = Plan(spread=0.003, seeds=4, drift=0.001), np.random.default_rng(3), Options(checks=False)
+    assert power(plan, 0.01) > 0.9
+    words = {0.02: list[str](), 0.01: list[str]()}
+    for _ in range(8):
+        pair = [analyse(simulated(plan, rng, 4, index * 0.0108, 10 * index), options) for index in range(2)]
+        for margin, said in words.items():
+            [one] = compare(pair, margin=margin)
+            said.append(one.verdicts["from 10"])
+    assert "equal" in words[0.02]
+    assert words[0.01].count("better") >= 7
+    settings = ["design", "--seed-spread", "0.003", "--drift", "0.001", "--seeds", "4", "--evaluations", "25"]
+    assert main([*settings, "--difference", "0.01"]) == 0
+    assert "To find less than 0.02, give compare that as --margin" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["design", "--seed-spread", "0.0125"]) == 0
     assert "seeds of each recipe to find it with 80%" in capsys.readouterr().out
