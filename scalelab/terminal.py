@@ -13,7 +13,7 @@ from typing import Any, TextIO, cast
 _BREAKS = str.maketrans("", "", "\n\t")
 
 RESET = "\033[0m"
-"""What colorama, which Ray brings, writes to the terminal when the process ends, colours or not."""
+"""Reset of colours that colorama, which Ray brings, writes to the terminal when the process ends."""
 
 
 def plain_text(text: object, lines: bool = False) -> str:
