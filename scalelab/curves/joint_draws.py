@@ -166,9 +166,9 @@ def _member(item: Analysis, spread_M: Array, rng: np.random.Generator) -> Recipe
 
 
 def _shifted(part: Draws, offset_M: Array) -> Draws:
-    """Curves with an offset added to A, which stays between R0 and 1, or 0 and R0 where they fall."""
+    """Curves with an offset added to A, or taken off a floor; A stays between R0 and 1, a floor between 0 and R0."""
     if part.falls:
-        return _shifted(part.mirrored(), -offset_M).mirrored()
+        return _shifted(part.mirrored(), offset_M).mirrored()
     at, theta_MP = part.model.linear.index("A"), part.theta_MP.copy()
     low = theta_MP[:, 0] if part.model.linear[0] == "R0" else 0.0
     theta_MP[:, at] = np.clip(theta_MP[:, at] + offset_M, low, 1.0)
