@@ -112,9 +112,9 @@ def test_runs_iterate_index_and_come_by_a_pattern() -> None:
 
 
 def test_advice_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decide", str(RUNS[0]), "--budget", "0.1"]) == 0
+    assert main(["decide", str(RUNS[0]), "--budget", "100000"]) == 0
     printed = capsys.readouterr().out
-    advice = decide(RUNS[0], budget=0.1)
+    advice = decide(RUNS[0], budget=100000)
     assert printed.startswith(repr(advice))
     assert list(advice.to_frame().run) == ["seed0"] * len(advice.decision.choices)
 
