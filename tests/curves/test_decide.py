@@ -171,13 +171,13 @@ def test_several_seeds_are_the_recipe_and_not_another_run_of_it() -> None:
 
 def test_nothing_to_gain_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flat = table(tmp_path / "flat.csv", tasks=("math",))
-    single = page(capsys, "decide", flat, "--budget", "0.001")
+    single = page(capsys, "decide", flat, "--budget", "0.1")
     assert "best of all" not in single
     assert "there is no other to choose" in single
     assert "a new one pays if it adds anything." in single
     assert "-0.000" not in single
     assert "more than less" not in single
-    both = page(capsys, "decide", flat, table(tmp_path / "worse.csv", tasks=("math",), A=0.5), "--budget", "0.001")
+    both = page(capsys, "decide", flat, table(tmp_path / "worse.csv", tasks=("math",), A=0.5), "--budget", "0.1")
     assert "it is the best of all with" in both
     assert "more than less" not in both
 
