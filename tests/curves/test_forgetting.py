@@ -343,7 +343,7 @@ def test_the_page_tells_a_fall_and_when_a_rate_is_fallen_to(source: str) -> None
 def test_closing_lines_of_a_run_say_what_it_forgets(source: str) -> None:
     curves = [item for item in read_sources([Path(source)]) if item.run == "joint"]
     code, math = closing_lines(curves, *analyse_all(curves))
-    assert "at the end; it forgets: falls from 0.7" in code
+    assert "at the end by its curve; it forgets: falls from 0.7" in code
     assert "twice the compute would lower it by 0.0" in code
     assert "forget" not in math
 

@@ -61,7 +61,8 @@ SPREAD_PRIOR = (0.03, 3.0)
 The paper's three runs differ by 0.0125 (±0.015, ScaleRL §2.1), the seeds of docs/study by 0.008 to 0.017; 80 % of the
 belief lie in 0.004–0.05. The scale is the smallest of 0.02, 0.025, 0.03 with which two recipes are falsely called
 better or worse in about 10 % (measured: 5 to 11), from two seeds each on, whatever their spread up to 0.03. A belief
-closer to what was seen finds more and errs in 16 % where seeds spread by 0.03.
+closer to what was seen finds more and errs in 16 % where seeds spread by 0.03 (the smaller scales were measured with
+draws of the nearest spread of the grid; see `joint_draws`).
 """
 
 
