@@ -27,9 +27,11 @@ from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_price,
     add_source_arguments,
+    add_spread,
     analysed,
     column_of,
     fit_options,
+    pilot_runs,
     pricing,
     print_prices,
     print_remarks,
@@ -74,21 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="pass rate to which compute is counted (default: the middle of the highest start and the lowest end)",
     )
-    parser.add_argument(
-        "--seed-spread",
-        type=float,
-        metavar="S",
-        help="standard deviation between runs of one recipe, if it is known (default: estimated from all seeds)",
-    )
-    parser.add_argument(
-        "--spread-from",
-        type=Path,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="SOURCE",
-        help="runs of the same kind with several seeds, to estimate the spread from",
-    )
+    add_spread(parser)
     parser.add_argument(
         "--by-prompt",
         nargs="?",
@@ -109,7 +97,7 @@ def add_calibrate(parser: argparse.ArgumentParser, what: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare and print; 1 if a curve was refused."""
-    from scalelab.curves import compare, pool_seeds, read_sources
+    from scalelab.curves import compare, pool_seeds
     from scalelab.curves.paired import compare_paired
 
     if args.by_prompt:
@@ -119,9 +107,7 @@ def run(args: argparse.Namespace) -> int:
     _refuse_single(given, curves)
     options = replace(fit_options(args), checks=False)  # of one curve's forecasts, which scalelab fit makes
     analyses, refused = analysed(curves, options)
-    pilots, unfit = analysed(pool_seeds(read_sources(args.spread_from))[0], options)
-    if args.spread_from and not pilots:
-        raise LabError(f"--spread-from: none of its runs carries a fit ({unfit[0]['reason']})")
+    pilots, unfit = pilot_runs(args, options)
     refused += unfit
     asked = {
         "tie": args.tie,

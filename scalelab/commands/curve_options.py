@@ -106,6 +106,25 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-prior", action="store_true", help="fit the points without a prior")
 
 
+def add_spread(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that say what runs of one recipe differ by."""
+    parser.add_argument(
+        "--seed-spread",
+        type=float,
+        metavar="S",
+        help="standard deviation between runs of one recipe, if it is known (default: estimated from all seeds)",
+    )
+    parser.add_argument(
+        "--spread-from",
+        type=Path,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="SOURCE",
+        help="runs of the same kind with several seeds, to estimate the spread from",
+    )
+
+
 def read_curves(args: argparse.Namespace, price: Pricing | None = None, one_unit: bool = True) -> list[Curve]:
     """Read the curves that the arguments ask for, over what their steps cost elsewhere if `price` is given.
 
@@ -124,6 +143,20 @@ def read_curves(args: argparse.Namespace, price: Pricing | None = None, one_unit
     if one_unit or args.pool:
         same_unit(curves)
     return pool(curves, args.pool) if args.pool else curves
+
+
+def pilot_runs(args: argparse.Namespace, options: Options) -> tuple[list[Analysis], list[dict[str, str]]]:
+    """Fits of the runs of `--spread-from`, and the curves among them that carry none.
+
+    Raises:
+        LabError: a source cannot be read, or none carries a fit.
+    """
+    from scalelab.curves import pool_seeds, read_sources
+
+    pilots, unfit = analysed(pool_seeds(read_sources(args.spread_from))[0], options)
+    if args.spread_from and not pilots:
+        raise LabError(f"--spread-from: none of its runs carries a fit ({unfit[0]['reason']})")
+    return pilots, unfit
 
 
 def add_price(parser: argparse.ArgumentParser) -> None:

@@ -15,8 +15,10 @@ from scalelab.commands.arguments import add_json
 from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_source_arguments,
+    add_spread,
     analysed,
     fit_options,
+    pilot_runs,
     print_remarks,
     read_curves,
 )
@@ -42,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GAIN",
         help="least gain in pass rate that counts (%(default)s)",
     )
+    add_spread(parser)
     add_fit_arguments(parser)
     add_json(parser)
 
@@ -51,10 +54,12 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.curves import decide, pool_seeds
 
     curves, pooled = pool_seeds(read_curves(args))
-    analyses, refused = analysed(curves, fit_options(args))
+    analyses, refused = analysed(curves, options := fit_options(args))
     if not analyses:
         raise LabError(f"none of the runs carries a fit ({refused[0]['reason']})")
-    found = decide(analyses, args.budget, args.worthwhile)
+    pilots, unfit = pilot_runs(args, options)
+    refused += unfit
+    found = decide(analyses, args.budget, args.worthwhile, args.seed_spread, pilots)
     if args.json:
         print_json(found.as_json() | {"pooled": pooled, "refused": refused})
         return int(bool(refused))

@@ -38,7 +38,7 @@ from scalelab.curves.crossing import PairCrossings
 from scalelab.curves.differences import ComparedNumbers, Pairs, ToOthers, verdict_word
 from scalelab.curves.fitting.intervals import equal_tailed
 from scalelab.curves.fitting.models import SIGMOID
-from scalelab.curves.joint_draws import JointDraws, joint_draws, several
+from scalelab.curves.joint_draws import JointDraws, check_spread, joint_draws, several, spread_note
 from scalelab.curves.stability import stability
 from scalelab.defaults import ERROR, MARGIN
 from scalelab.errors import LabError
@@ -88,12 +88,11 @@ def compare(
         LabError: fits without draws, power laws, mixed units, core-hours of unequal loads, an unknown tie rule, or a
             number that makes no sense.
     """
-    _check(analyses, tie, margin, at, reach, run_spread, error)
+    _check(analyses, tie, margin, at, reach, error)
+    check_spread(run_spread, spread_from)
     refuse_other_loads([item.fit.curve for item in analyses])
     tasks = list(dict.fromkeys(item.fit.curve.task for item in analyses))
     by_task = {task: [item for item in analyses if item.fit.curve.task == task] for task in tasks}
-    if spread_from and not any(map(several, spread_from)):
-        raise LabError("the runs to learn the spread from have one seed each: name runs with several, or the spread")
     lines = sum(len(members) - 1 for members in by_task.values())
     found = []
     for task, members in by_task.items():
@@ -110,7 +109,6 @@ def _check(
     margin: float,
     at: float | None,
     reach: float | None,
-    run_spread: float | None,
     error: float,
 ) -> None:
     if tie not in ("margin", "overlap"):
@@ -121,8 +119,6 @@ def _check(
         raise LabError(f"cannot compare at a compute of {at:g}: give a positive number")
     if reach is not None and not 0 < reach < 1:
         raise LabError(f"a pass rate of {reach:g} cannot be reached: give one between 0 and 1")
-    if run_spread is not None and not (np.isfinite(run_spread) and 0 <= run_spread < 1):
-        raise LabError(f"a seed spread of {run_spread:g} makes no sense: give a standard deviation of pass rates")
     if not 0.001 <= error < 0.5:
         raise LabError(f"an error of {error:g} makes no sense: give a probability from 0.001 to 0.5, such as {ERROR}")
     if any(item.curves is None or item.fit.model is not SIGMOID for item in analyses):
@@ -313,18 +309,7 @@ def _remarks(one: Comparison, spread: float | None, wanted: str) -> tuple[str, .
     if wanted != one.baseline:
         remarks.append(f"{wanted} has no fit here, so {one.baseline} is the baseline")
     single = [entry.run for entry in one.entries if not several(entry.analysis)]
-    middle, (low, high) = one.spread
-    between = f"{middle:.3f} [{low:.3f}, {high:.3f}]"
-    if spread is not None:
-        remarks.append(f"a spread of {spread:g} between runs of one recipe was given")
-    elif one.measured:
-        remarks.append(f"spread between runs of one recipe, learnt from all seeds: {between}")
-    else:
-        remarks.append(
-            f"{', '.join(single)}: one seed each, so the spread between runs of one recipe is not known; it is "
-            f"believed to be {between}, and probabilities allow for that. Add seeds, or give --seed-spread or "
-            "--spread-from"
-        )
+    remarks.append(spread_note(single, one.spread, one.measured, spread))
     unmeasured = [entry.analysis for entry in one.entries if not np.isfinite(entry.measured)]
     remarks += [_unmeasured(item, one.at) for item in unmeasured if item.fit.window[1] >= one.at]
     remarks.append(asymptotes_note(one.entries))

@@ -10,7 +10,7 @@ Axes: `_M` joint draws, `_R` recipes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from scalelab.curves.analysis import Analysis
 from scalelab.curves.design import knowledge_gradient
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.forecast import gain_text
-from scalelab.curves.joint_draws import joint_draws, several
+from scalelab.curves.joint_draws import JointDraws, check_spread, joint_draws, several, spread_note
 from scalelab.defaults import WORTHWHILE
 from scalelab.errors import LabError
 from scalelab.numbers import counted, percent, quantity
@@ -84,6 +84,7 @@ class Decision:
         recipes: how many there are.
         another: whether `rate` is that of another run.
         costs: compute of a run of each recipe.
+        remarks: where the spread between runs comes from, if it is not measured.
     """
 
     unit: str
@@ -101,12 +102,14 @@ class Decision:
     recipes: int
     another: bool
     costs: Mapping[str, float]
+    remarks: tuple[str, ...]
 
     def text(self) -> list[str]:
         """The page: plain sentences."""
         lines = [self._which()]
         if self.forgets:
             lines.append(f"All of this counts that {'; '.join(self.forgets)}.")
+        lines += self.remarks
         extend = next(one for one in self.choices if one.step == "extend")
         lines.append(
             f"Extend or stop: {quantity(self.budget, self.unit)} more for {extend.run} would {_added(extend)}."
@@ -156,21 +159,31 @@ class Decision:
         return vars(self) | {"choices": [vars(one) for one in self.choices], "text": self.text()}
 
 
-def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORTHWHILE) -> Decision:
+def decide(
+    analyses: Sequence[Analysis],
+    budget: float,
+    worthwhile: float = WORTHWHILE,
+    run_spread: float | None = None,
+    spread_from: Sequence[Analysis] = (),
+) -> Decision:
     """Decide what to do with a budget.
 
     Args:
         analyses: fits of one or several recipes; each task of each.
         budget: compute to spend, in their unit.
         worthwhile: gain in pass rate below which another setting is proposed.
+        run_spread: standard deviation of A between runs of one recipe, where it is known; None learns it.
+        spread_from: other runs of the same kind, at least one with several seeds, to learn the spread from.
 
     Raises:
-        LabError: no positive budget, or hardly one; a negative gain, mixed units, or a recipe without one of the tasks.
+        LabError: no positive budget, or hardly one; a negative gain, mixed units, a recipe without one of the tasks, or
+            a spread that makes no sense.
     """
     if not (np.isfinite(budget) and budget > 0):
         raise LabError(f"a budget of {budget:g} cannot be spent: give a positive number with --budget")
     if not worthwhile >= 0:
         raise LabError(f"a gain of {worthwhile:g} is none: give the least pass rate that counts with --worthwhile")
+    check_spread(run_spread, spread_from)
     unit = same_unit([item.fit.curve for item in analyses])
     tasks = tuple(dict.fromkeys(item.fit.curve.task for item in analyses))
     runs = list(dict.fromkeys(item.fit.curve.run for item in analyses))
@@ -185,7 +198,8 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
             f"{quantity(budget, unit)} is next to nothing beside the {quantity(at, unit)} of a run: these curves "
             f"count in {unit}, and so does --budget"
         )
-    here_MR = _here(analyses, tasks, runs, at)
+    families = _families(analyses, tasks, run_spread, spread_from)
+    here_MR = _here(families.values(), runs, at)
     leader = int(np.median(here_MR, axis=0).argmax())  # as `compare` ranks
     wins_R = np.bincount(here_MR.argmax(1), minlength=len(runs)) / len(here_MR)
     level, choices = analyses[0].level, [_extension(analyses, runs, ends, budget)]
@@ -209,6 +223,7 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
         recipes=len(runs),
         another=not all(several(item) for item in analyses if item.fit.curve.run == runs[leader]),
         costs=costs,
+        remarks=_remarks(families, analyses, run_spread),
     )
 
 
@@ -229,16 +244,33 @@ def _added(one: BudgetChoice) -> str:
     return f"{said}, {abs(one.gain):.3f} {side} the highest so far, that of {one.highest}"
 
 
-def _here(analyses: Sequence[Analysis], tasks: Sequence[str], runs: Sequence[str], at: float) -> Array:
-    """Mean of every recipe's curve over the tasks at the common compute, `[M, R]`, another run where it has one."""
-    here = []
+def _families(
+    analyses: Sequence[Analysis], tasks: Sequence[str], spread: float | None, pilots: Sequence[Analysis]
+) -> dict[str, JointDraws]:
+    """Joint draws of the recipes of each task."""
+    families = {}
     for index, task in enumerate(tasks):
         members = [item for item in analyses if item.fit.curve.task == task]
         elsewhere = [item for item in analyses if item.fit.curve.task != task]
-        drawn = joint_draws(members, borrowed=elsewhere, seed=index).value(at)
-        here.append(np.stack([drawn[run] for run in runs], axis=1))
-    result: Array = np.mean(here, axis=0)
+        families[task] = joint_draws(members, spread, (*elsewhere, *pilots), seed=index)
+    return families
+
+
+def _here(families: Iterable[JointDraws], runs: Sequence[str], at: float) -> Array:
+    """Mean of every recipe's curve over the tasks at the common compute, `[M, R]`, another run where it has one."""
+    drawn = [one.value(at) for one in families]
+    result: Array = np.mean([np.stack([rates[run] for run in runs], axis=1) for rates in drawn], axis=0)
     return result
+
+
+def _remarks(families: Mapping[str, JointDraws], analyses: Sequence[Analysis], given: float | None) -> tuple[str, ...]:
+    """The sentence on a spread that no seeds measure; it is that of every task."""
+    family = next(iter(families.values()))
+    if family.measured and given is None:
+        return ()
+    single = list(dict.fromkeys(item.fit.curve.run for item in analyses if not several(item)))
+    spread = float(np.median(family.spread_M)), equal_tailed(family.spread_M, analyses[0].level)
+    return (f"Between seeds: {spread_note(single, spread, family.measured, given)}.",)
 
 
 def _extension(

@@ -150,7 +150,8 @@ class RunError:
 
     Attributes:
         actual: standard deviation of the estimates about their mean over simulated runs.
-        stated: standard error that the fits state: the median.
+        stated: standard error that the fits state: the root of its mean square, for seeds that are fitted together
+            share the scale of their noise.
         unfitted: share of the simulated runs that carry no fit.
     """
 
@@ -192,7 +193,7 @@ def _run_error(plan: Plan) -> RunError:
     if len(found) < RUNS / 2:
         raise LabError("most runs of such a plan carry no fit: plan more evaluations, more prompts or a larger budget")
     low_X, middle_X, high_X = np.array(found).T
-    stated = float(np.median(high_X - low_X)) / 2.563  # 80 % of a normal are 2.563 deviations wide
+    stated = float(np.sqrt(np.mean((high_X - low_X) ** 2))) / 2.563  # 80 % of a normal are 2.563 deviations wide
     return RunError(float(middle_X.std()), stated, 1 - len(found) / RUNS)
 
 

@@ -20,8 +20,10 @@ import numpy as np
 from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.draws import CurveDraws
+from scalelab.curves.fitting.intervals import Interval
 from scalelab.curves.fitting.noise import SPREADS, log_spread_prior
 from scalelab.curves.fitting.posterior import Draws, systematic
+from scalelab.errors import LabError
 
 SIZE = 4000
 """Joint draws."""
@@ -119,6 +121,38 @@ def joint_draws(
 def several(item: Analysis) -> bool:
     """True for a recipe with several seeds."""
     return len(item.fit.curve.seeds) > 1
+
+
+def spread_note(single: Sequence[str], spread: tuple[float, Interval], measured: bool, given: float | None) -> str:
+    """Where the spread between runs of one recipe comes from.
+
+    Args:
+        single: recipes with one seed.
+        spread: its median, and the interval.
+        measured: `JointDraws.measured`.
+        given: the spread that was given, if any.
+    """
+    between = f"{spread[0]:.3f} [{spread[1][0]:.3f}, {spread[1][1]:.3f}]"
+    if given is not None:
+        return f"a spread of {given:g} between runs of one recipe was given"
+    if measured:
+        return f"spread between runs of one recipe, learnt from all seeds: {between}"
+    return (
+        f"{', '.join(single)}: one seed each, so the spread between runs of one recipe is not known; it is believed to "
+        f"be {between}, and probabilities allow for that. Add seeds, or give --seed-spread or --spread-from"
+    )
+
+
+def check_spread(given: float | None, pilots: Sequence[Analysis]) -> None:
+    """Refuse a spread that makes no sense, and pilots that say nothing of it.
+
+    Raises:
+        LabError: a spread that is none, or pilots of one seed each.
+    """
+    if given is not None and not (np.isfinite(given) and 0 <= given < 1):
+        raise LabError(f"a seed spread of {given:g} makes no sense: give a standard deviation of pass rates")
+    if pilots and not any(map(several, pilots)):
+        raise LabError("the runs to learn the spread from have one seed each: name runs with several, or the spread")
 
 
 def _cell(log_spread: Array) -> np.ndarray:

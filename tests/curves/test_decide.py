@@ -140,10 +140,11 @@ def test_the_command_prints_the_page_and_json(tmp_path: Path, capsys: pytest.Cap
     sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("base", 0.7), ("worse", 0.55))]
     assert main(["decide", *sources, "--budget", "500"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines[:4]] == ["Which recipe", "Extend or stop", "Another seed", "Do"]
+    heads = ["Which recipe", "Between seeds", "Extend or stop", "Another seed", "Do"]
+    assert [line.partition(":")[0] for line in lines[:5]] == heads
     assert main(["decide", *sources, "--budget", "500", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["text"] == lines[:4]
+    assert found["text"] == lines[:5]
     assert found["leader"] == "base"
 
 
@@ -185,3 +186,34 @@ def test_nothing_to_gain_is_told_in_words(tmp_path: Path, capsys: pytest.Capture
 def test_a_loss_has_the_words_of_a_loss() -> None:
     assert gain_text(-0.00001, (-0.0004, 0.0002), falls=False) == "add 0.000 (0.000 to 0.000)"
     assert gain_text(-0.012, (-0.025, -0.005), falls=True) == "lower it by 0.012 (0.005 to 0.025)"
+
+
+def test_a_spread_that_no_seeds_measure_is_said_and_can_be_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One seed each: what is expected to be lost follows from a belief, until a spread or pilots are given."""
+    rng, files = np.random.default_rng(4), {}
+    for run, A, seeds in (("low", 0.60, 1), ("high", 0.63, 1), ("pilots", 0.62, 6)):
+        rows = ["run,seed,gpu_hours,pass_rate,stderr"]
+        for seed in range(seeds):
+            points = rate(COMPUTE, A=A + 0.002 * (-1) ** seed, C_mid=0.1) + 0.004 * rng.standard_normal(21)
+            rows += [f"{run},{seed},{c},{p},0.004" for c, p in zip(COMPUTE, points)]
+        files[run] = tmp_path / f"{run}.csv"
+        files[run].write_text("\n".join(rows) + "\n")
+
+    def told(*options: str) -> tuple[float, str]:
+        asked = ["decide", str(files["low"]), str(files["high"]), "--budget", "1", "--json", *options]
+        assert main(asked) == 0
+        found = json.loads(capsys.readouterr().out)
+        return found["regret"], "\n".join(found["text"])
+
+    believed, page = told()
+    assert "Between seeds: low, high: one seed each" in page
+    assert "give --seed-spread or --spread-from" in page
+    given, page = told("--seed-spread", "0.002")
+    assert "Between seeds: a spread of 0.002 between runs of one recipe was given." in page
+    measured, page = told("--spread-from", str(files["pilots"]))
+    assert "Between seeds" not in page
+    assert given < measured < believed / 3
+    assert main(["decide", str(files["low"]), "--budget", "1", "--seed-spread", "-1"]) == 1
+    assert "a seed spread of -1 makes no sense" in capsys.readouterr().err

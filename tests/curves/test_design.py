@@ -57,6 +57,14 @@ def test_the_error_of_a_run_in_exponent_and_midpoint_is_that_of_refits(of: Quant
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("of", ["value", "A", "log_B", "log_C_mid"])
+def test_the_error_that_fits_state_is_how_far_their_numbers_lie_apart(of: Quantity) -> None:
+    """Some runs tell their A well and others hardly: what seeds that are fitted together state lies between."""
+    found = run_error(Plan(spread=0.0, of=of))
+    assert found.stated == pytest.approx(found.actual, rel=0.15)
+
+
+@pytest.mark.slow
 def test_runs_that_carry_no_fit_are_counted() -> None:
     assert run_error(Plan(spread=0.0)).unfitted == 0
     poor = Plan(spread=0.0, evaluations=8, prompts=250, samples=1, budget=1.5)
