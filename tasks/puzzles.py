@@ -30,6 +30,32 @@ def reasoning_gym(module: str) -> Any:
         return importlib.import_module(f"reasoning_gym.{module}")
 
 
+def one_generator(module: str) -> Any:
+    """Import one module of reasoning-gym without the hundred generators beside it.
+
+    The packages that it lies in import all others when their own files run, and with them SymPy and Matplotlib. Those
+    files are passed over, and what was imported is forgotten: whoever imports the package has it whole.
+
+    Args:
+        module: its name inside of the package, such as `arithmetic.chain_sum`.
+    """
+    if "reasoning_gym" in sys.modules:
+        return reasoning_gym(module)
+    name, before = f"reasoning_gym.{module}", set(sys.modules)
+    try:
+        for depth in range(name.count("."), 0, -1):
+            package = name.rsplit(".", depth)[0]
+            spec = importlib.util.find_spec(package)
+            if spec is None:
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+            sys.modules[package] = importlib.util.module_from_spec(spec)  # its file has not run
+        return importlib.import_module(name)
+    finally:
+        for one in sys.modules.keys() - before:
+            if one.partition(".")[0] == "reasoning_gym":
+                del sys.modules[one]
+
+
 def demand_solver(family: str) -> None:
     """Refuse a family that pycosat is missing for.
 

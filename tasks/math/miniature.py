@@ -9,7 +9,7 @@ from typing import Any
 
 from tasks.errors import TaskError
 from tasks.miniature import Miniature
-from tasks.puzzles import reasoning_gym
+from tasks.puzzles import one_generator
 from tasks.stream import stable_number
 from tasks.task import Verifier
 from tasks.thinking import THINK_CLOSE, THINK_OPEN
@@ -87,7 +87,7 @@ class MathMiniature(Miniature):
 
     @cached_property
     def _chains(self) -> Any:
-        chains = reasoning_gym("arithmetic.chain_sum")
+        chains = one_generator("arithmetic.chain_sum")
         return chains.ChainSumDataset(
             chains.ChainSumConfig(
                 min_terms=self.min_terms, max_terms=self.max_terms, min_digits=1, max_digits=self.max_digits, seed=0

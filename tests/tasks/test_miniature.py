@@ -2,6 +2,8 @@
 
 import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -143,3 +145,18 @@ def test_repeated_draws_of_a_problem_share_their_history() -> None:
 def test_wrong_settings_are_one_line_that_says_what_to_do(wrong: Callable[[], object], says: str) -> None:
     with pytest.raises(TaskError, match=says):
         wrong()
+
+
+@pytest.mark.slow
+def test_a_generator_that_is_imported_alone_leaves_the_package_whole() -> None:
+    """The miniature imports one module of reasoning-gym; what needs all of them afterwards finds all."""
+    code = (
+        "import sys\nfrom tasks.math.miniature import MathMiniature\n"
+        "alone = MathMiniature().prompt(0).text\n"
+        "print(*sys.modules.keys() & {'sympy', 'matplotlib', 'reasoning_gym', 'reasoning_gym.factory'})\n"
+        "from tasks.puzzles import reasoning_gym\nreasoning_gym('algorithmic')\n"
+        "from reasoning_gym.factory import DATASETS\n"
+        "print(len(DATASETS) > 90, MathMiniature().prompt(0).text == alone)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.splitlines() == ["", "True True"]
