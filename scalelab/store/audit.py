@@ -19,6 +19,7 @@ from scalelab.errors import LabError
 from scalelab.guarded import read_whole
 from scalelab.parquet import take_rows
 from scalelab.store.account import Account, retention_of
+from scalelab.store.chain import JOURNAL
 from scalelab.store.earlier import known_manifest
 from scalelab.store.lines import read_lines
 from scalelab.store.manifest import (
@@ -92,6 +93,12 @@ def audit(path: Path, contents: bool = True) -> Audit:
     found = Audit(str(path))
     manifest = known_manifest(path)
     found.status = state_now(path, manifest)
+    if (path / EVALS).is_file() and not any((path / name).exists() for name in (JOURNAL, METRICS, CHECKPOINTS)):
+        found.problems.append(
+            f"{JOURNAL} and {METRICS} are missing: only the run's curve is here, and nothing to hold it against"
+        )
+        found.evaluations = len({line.get("step") for line in _lines(path, EVALS, found)})
+        return found
     proof = prove(path, manifest, contents)
     found.notes += proof.notes
     found.problems += _some(proof.problems)

@@ -183,6 +183,22 @@ def test_a_run_without_journal_that_goes_on_has_one_that_vouches_for_what_was_th
     assert told in capsys.readouterr().out
 
 
+def test_a_copy_of_the_curve_alone_is_not_called_whole_and_says_why(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    curve = tmp_path / "curve"
+    curve.mkdir()
+    for name in ("manifest.json", "config.gin", "evals.jsonl"):
+        shutil.copy(run / name, curve / name)
+    found = audit(curve)
+    assert found.problems == [
+        "journal.jsonl and metrics.jsonl are missing: only the run's curve is here, and nothing to hold it against"
+    ]
+    assert found.evaluations == audit(run).evaluations
+    assert main(["check", str(curve)]) == 1
+    assert "0 checkpoints: 1 thing wrong" in capsys.readouterr().out
+
+
 def test_completions_that_are_lost_are_one_wrong_thing(run: Path) -> None:
     remove("rollouts/step_000003.parquet")(run)
     assert audit(run).problems == ["rollouts/step_000003.parquet is missing"]
