@@ -1,7 +1,8 @@
 """Run one command of the lab as KubeRay's job, and end it in order before its pods end.
 
 The job's entrypoint is `run`, on Ray's head. Every pod's preStop hook is `end`: Kubernetes waits for it, within the
-pod's grace, before it ends the pod's Ray. A pod of workers waits for its part of the run alone.
+pod's grace, before it ends the pod's Ray. A pod of workers tells Ray that it goes, and waits for its part of the run
+alone: the run moves its engine, or takes a checkpoint if the trainer is there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from scalelab.launcher.slurm_job import begun
 MODULE = "scalelab.launcher.kuberay_job"
 ASK = signal.SIGUSR1
 LOOK_SECONDS = 0.5
+DRAIN_SECONDS = 30.0
+"""Seconds in which Ray's head is to take the word of a node that goes."""
 _ENTRY = f"-m\0{MODULE}\0run\0".encode()
 
 
@@ -46,11 +49,21 @@ def run(out: Path, words: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def end() -> None:
-    """Ask the run to stop if this pod has it, and wait until the pod has no process of a run."""
-    for pid in _processes(entries=True):
+def end(grace: int) -> None:
+    """Ask the run to stop if this pod has it, else drain this pod's node; wait until it has no process of a run.
+
+    Args:
+        grace: seconds until the kubelet ends the pod.
+    """
+    entries = list(_processes(entries=True))
+    for pid in entries:
         with suppress(ProcessLookupError):
             os.kill(pid, ASK)
+    if not entries and any(_processes()):
+        why = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "Kubernetes ends the pod"]
+        with suppress(subprocess.TimeoutExpired):  # a head that is gone, too, has nothing to move
+            until = ["--deadline-remaining-seconds", str(grace)]
+            subprocess.run(["ray", "drain-node", *why, *until], check=False, timeout=DRAIN_SECONDS)
     while any(_processes()):  # the kubelet ends this wait with the pod's grace
         time.sleep(LOOK_SECONDS)
 
@@ -70,6 +83,6 @@ def _processes(*, entries: bool = False) -> Iterator[int]:
 
 if __name__ == "__main__":
     if sys.argv[1] == "end":
-        end()
+        end(int(sys.argv[2]))
     else:
         sys.exit(run(Path(sys.argv[2]), sys.argv[3:]))

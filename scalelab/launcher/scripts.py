@@ -28,8 +28,6 @@ CHECKPOINT_BANDWIDTH = 2e9
 """Bytes a second that all ranks together are assumed to write."""
 MARGIN_SECONDS = 120
 CPUS_PER_DEVICE = 8
-_STOP = f"{{preStop: {{exec: {{command: [python, -m, {kuberay_job.MODULE}, end]}}}}}}"
-"""Lifecycle of a pod that ends only once the run has."""
 LONGEST_WARNING = 65_535
 """Seconds before its end that Slurm warns a job at most (sbatch(1), --signal)."""
 
@@ -262,13 +260,18 @@ spec:
               env:
                 - {{name: RAY_JOB_STOP_WAIT_TIME_S, value: "{job.grace}"}}  # a job that is stopped ends in order
 {_env(16)}
-              lifecycle: {_STOP}
+              lifecycle: {_stop(job)}
               resources:
                 requests: {{cpu: "8", memory: 64Gi}}
                 limits: {{cpu: "8", memory: 64Gi}}
               volumeMounts: [{{name: runs, mountPath: /runs}}]
           volumes: [{{name: runs, persistentVolumeClaim: {{claimName: {claim}}}}}]
 {_ray_workers(job, image, claim, memory_gib, cpus or CPUS_PER_DEVICE * job.per_node)}"""
+
+
+def _stop(job: LaunchJob) -> str:
+    """What Kubernetes does in a pod before it ends it."""
+    return f'{{preStop: {{exec: {{command: [python, -m, {kuberay_job.MODULE}, end, "{job.grace}"]}}}}}}'
 
 
 def _env(indent: int) -> str:
@@ -297,7 +300,7 @@ def _ray_workers(job: LaunchJob, image: str, claim: str, memory_gib: int, cores:
                 env:
                   - {{name: NCCL_DEBUG, value: WARN}}
 {_env(18)}
-                lifecycle: {_STOP}
+                lifecycle: {_stop(job)}
                 securityContext: {{capabilities: {{add: [IPC_LOCK]}}}}  # RDMA pins memory
                 resources:
                   # with RDMA add what your cluster's device plugin calls its adapters, such as rdma/hca: "8"

@@ -122,3 +122,18 @@ def test_a_worker_that_is_lost_with_an_engine_is_made_anew_and_the_run_goes_on(
     job.wait(lambda: job.state in ("complete", "failed"))
     assert (job.state, job.status, job.retries, steps(job)) == ("complete", "SUCCEEDED", 0, 8)
     assert audit(job.network.folder / "runs/out").problems == []
+
+
+def test_a_worker_with_the_trainer_that_is_drained_has_a_checkpoint_taken_before_it_goes(
+    launched: Callable[..., KubeRayStub],
+) -> None:
+    job = launched(**{"Run.checkpoint_every": 1000, "Budget.steps": 60})
+    job.wait(lambda: steps(job) >= 1)
+    [worker] = [pod for pod in job.pods if pod.kind == "gpu" and trains(pod)]
+    worker.delete()
+    saved = job.network.folder / "runs/out/checkpoints"
+    job.wait(lambda: any(saved.glob("step_*")), GRACE)
+    assert steps(job) < 60
+    job.wait(lambda: job.state in ("complete", "failed"))
+    assert (job.state, job.status, job.retries, steps(job)) == ("complete", "SUCCEEDED", 0, 60)
+    assert audit(job.network.folder / "runs/out").problems == []
