@@ -9,7 +9,7 @@ reached. Asymptotes are an extrapolation and come second. A verdict is one of fi
 - cannot tell.
 
 The words of a table hold for all of its lines together (Holm 1979). Where no recipe has several seeds, a belief about
-the spread takes the place of a measurement, and the verdict says up to which spread it would stand.
+the spread, or that of other runs, takes the place of a measurement, and the verdict says up to which spread it stands.
 
 Axes: `_M` joint draws, `_C` points of compute.
 """
@@ -169,7 +169,8 @@ def _compare_task(
 
     def difference(run: str, other: str) -> Difference:
         one, unstable = pairs.difference(run, other), stable[run].falls_more_than(stable[other])
-        held = None if family.measured else _holds(value_at, run, other, asked)
+        own = spread is not None or any(map(several, analyses))  # other tasks' and pilots' seeds may spread otherwise
+        held = None if own else _holds(value_at, run, other, asked)
         return replace(one, verdict=verdict_word(one.claim, one.wrong <= asked.error, unstable), holds_to_spread=held)
 
     entries = []
@@ -318,7 +319,8 @@ def _remarks(one: Comparison, spread: float | None, wanted: str) -> tuple[str, .
     if spread is not None:
         remarks.append(f"a spread of {spread:g} between runs of one recipe was given")
     elif one.measured:
-        remarks.append(f"spread between runs of one recipe, learnt from all seeds: {between}")
+        whose = "all seeds" if len(single) < len(one.entries) else "other seeds, taken to spread alike"
+        remarks.append(f"spread between runs of one recipe, learnt from {whose}: {between}")
     else:
         remarks.append(
             f"{', '.join(single)}: one seed each, so the spread between runs of one recipe is not known; it is "
