@@ -9,7 +9,7 @@ reached. Asymptotes are an extrapolation and come second. A verdict is one of fi
 - cannot tell.
 
 The words of a table hold for all of its lines together (Holm 1979). Where no recipe has several seeds, a belief about
-the spread takes the place of a measurement, and the verdict says up to which spread it would stand.
+the spread, or that of other runs, takes the place of a measurement, and the verdict says up to which spread it stands.
 
 Axes: `_M` joint draws, `_C` points of compute.
 """
@@ -165,7 +165,8 @@ def _compare_task(
 
     def difference(run: str, other: str) -> Difference:
         one, unstable = pairs.difference(run, other), stable[run].falls_more_than(stable[other])
-        held = None if family.measured else _holds(value_at, run, other, asked)
+        own = spread is not None or any(map(several, analyses))  # other tasks' and pilots' seeds may spread otherwise
+        held = None if own else _holds(value_at, run, other, asked)
         return replace(one, verdict=verdict_word(one.claim, one.wrong <= asked.error, unstable), holds_to_spread=held)
 
     entries = []
@@ -309,7 +310,7 @@ def _remarks(one: Comparison, spread: float | None, wanted: str) -> tuple[str, .
     if wanted != one.baseline:
         remarks.append(f"{wanted} has no fit here, so {one.baseline} is the baseline")
     single = [entry.run for entry in one.entries if not several(entry.analysis)]
-    remarks.append(spread_note(single, one.spread, one.measured, spread))
+    remarks.append(spread_note(single, len(one.entries), one.spread, one.measured, spread))
     unmeasured = [entry.analysis for entry in one.entries if not np.isfinite(entry.measured)]
     remarks += [_unmeasured(item, one.at) for item in unmeasured if item.fit.window[1] >= one.at]
     remarks.append(asymptotes_note(one.entries))

@@ -57,7 +57,7 @@ class Difference:
         bound: largest size of the difference that the draws leave possible, with 1 − error/2 on each side.
         measured: difference of the measured rates; not a number where an evaluation so late is missing.
         holds_to_spread: largest standard deviation between seeds up to which `better` or `worse` can be said beside
-            the words of all other lines; None if at none, and where the spread was measured.
+            the words of all other lines; None if at none, where it was given, and where recipes have several seeds.
         A: median of the difference of their asymptotes, given sigmoids; the like for the rest.
         A_interval: of that difference.
         A_probability: that the first has the higher asymptote.

@@ -264,13 +264,13 @@ def _here(families: Iterable[JointDraws], runs: Sequence[str], at: float) -> Arr
 
 
 def _remarks(families: Mapping[str, JointDraws], analyses: Sequence[Analysis], given: float | None) -> tuple[str, ...]:
-    """The sentence on a spread that no seeds measure; it is that of every task."""
-    family = next(iter(families.values()))
-    if family.measured and given is None:
+    """The sentence on a spread that no seeds of these recipes measure; it is that of every task."""
+    if given is None and any(map(several, analyses)):
         return ()
+    family = next(iter(families.values()))
     single = list(dict.fromkeys(item.fit.curve.run for item in analyses if not several(item)))
     spread = float(np.median(family.spread_M)), equal_tailed(family.spread_M, analyses[0].level)
-    return (f"Between seeds: {spread_note(single, spread, family.measured, given)}.",)
+    return (f"Between seeds: {spread_note(single, len(single), spread, family.measured, given)}.",)
 
 
 def _extension(

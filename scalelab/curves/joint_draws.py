@@ -123,11 +123,14 @@ def several(item: Analysis) -> bool:
     return len(item.fit.curve.seeds) > 1
 
 
-def spread_note(single: Sequence[str], spread: tuple[float, Interval], measured: bool, given: float | None) -> str:
+def spread_note(
+    single: Sequence[str], recipes: int, spread: tuple[float, Interval], measured: bool, given: float | None
+) -> str:
     """Where the spread between runs of one recipe comes from.
 
     Args:
         single: recipes with one seed.
+        recipes: how many recipes there are.
         spread: its median, and the interval.
         measured: `JointDraws.measured`.
         given: the spread that was given, if any.
@@ -136,7 +139,8 @@ def spread_note(single: Sequence[str], spread: tuple[float, Interval], measured:
     if given is not None:
         return f"a spread of {given:g} between runs of one recipe was given"
     if measured:
-        return f"spread between runs of one recipe, learnt from all seeds: {between}"
+        whose = "all seeds" if len(single) < recipes else "other seeds, taken to spread alike"
+        return f"spread between runs of one recipe, learnt from {whose}: {between}"
     return (
         f"{', '.join(single)}: one seed each, so the spread between runs of one recipe is not known; it is believed to "
         f"be {between}, and probabilities allow for that. Add seeds, or give --seed-spread or --spread-from"

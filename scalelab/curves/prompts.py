@@ -68,6 +68,7 @@ class PromptDifference:
         verdict: `better`, `worse`, `equal` or `cannot tell`.
         prompts: how many both have, and all completions of which were graded.
         ungraded: how many more both have, a completion of which has the outcome `error`.
+        lacking: how many more there are, each of which some seed of either has no completions of.
         seeds: of the recipe and of the baseline.
         parts: standard error that prompts and seeds leave; that of seeds is None where none has two.
         plan: seeds of each recipe, on these prompts, that find the margin with 80 %; None where seeds are not enough
@@ -88,6 +89,7 @@ class PromptDifference:
     margin: float
     plan: int | None
     votes: int | None = None
+    lacking: int = 0
 
     def text(self) -> str:
         """The difference in a sentence."""
@@ -99,6 +101,7 @@ class PromptDifference:
         elif not of_seeds:
             by += f"; more seeds do not find {self.margin:g} on so few prompts"
         by += f"; {self.ungraded} with an error of the verifier left out" if self.ungraded else ""
+        by += f"; {self.lacking} that a seed lacks left out" if self.lacking else ""
         by += f"; majorities of {self.votes}" if self.votes else ""
         return (
             f"{self.task or 'all'}: {self.run} less {self.baseline} {self.difference:+.4f} [{low:+.4f}, {high:+.4f}], "
@@ -285,7 +288,9 @@ def difference_by_prompt(
     Raises:
         LabError: they share fewer than two prompts.
     """
-    common = set.intersection(*(set(prompts) for one in pair for prompts in one.values()))
+    every = [set(prompts) for one in pair for prompts in one.values()]
+    common = set.intersection(*every)
+    lacking = len(set.union(*every)) - len(common)
     ungraded = {prompt for prompt in common for one in pair for own in one.values() if math.isnan(own[prompt])}
     common -= ungraded
     if len(common) < 2:
@@ -309,6 +314,7 @@ def difference_by_prompt(
         parts=(float(np.sqrt(of_prompts)), None if of_seeds is None else float(np.sqrt(of_seeds))),
         margin=margin,
         plan=plan,
+        lacking=lacking,
     )
 
 
@@ -317,15 +323,28 @@ def variances(first_SP: Array, second_SP: Array) -> tuple[float, float | None]:
 
     The differences of the prompts' means vary by v and w, the means of the seeds by a and w; what w adds to the seeds
     is taken off (crossed effects by moments; Owen 2007, arXiv 0712.1111). The seeds of both recipes are taken to spread
-    alike. Where all n prompts differ by the same, as when none differs, one in n + 2 new ones is taken to differ by 1
-    (Laplace's rule of succession): else few prompts would say "equal".
+    alike.
     """
-    prompts = first_SP.shape[1]
-    apart = float((first_SP.mean(0) - second_SP.mean(0)).var(ddof=1))
-    of_prompts = (apart if apart > 1e-12 else 1 / (prompts + 2)) / prompts
+    of_prompts = _apart(first_SP, second_SP) / first_SP.shape[1]
     if len(first_SP) + len(second_SP) == 2:
         return of_prompts, None
     return of_prompts, _parts(first_SP, second_SP)[2] * (1 / len(first_SP) + 1 / len(second_SP))
+
+
+def _apart(first_SP: Array, second_SP: Array) -> float:
+    """Variance of the prompts' differences, with two more prompts, one each way (Agresti & Coull 1998).
+
+    Where few prompts make the difference, those that a sample lacks make a narrow interval: of two recipes of which one
+    passes 2 % of 133 prompts, the other none, 25 % were "equal" within 0.02 in place of 10. The two lie as far from the
+    mean as those prompts that make the most of it, Σd⁴ / Σd², beyond what a normal has, 3 Σd² / n; by 1 if all are
+    alike; and by what turns with one completion if a recipe's numbers are all 0 or 1.
+    """
+    apart_P = first_SP.mean(0) - second_SP.mean(0)
+    square_P = (apart_P - apart_P.mean()) ** 2
+    steps = [1 / len(each_SP) ** 2 for each_SP in (first_SP, second_SP) if np.isin(each_SP, (0, 1)).all()]
+    largest = float((square_P**2).sum() / square_P.sum()) if square_P.sum() > 1e-12 else 1.0
+    more = max(max([largest, *steps]) - 3 * float(square_P.mean()), 0.0)
+    return float(apart_P.var(ddof=1)) + 2 * more / (len(apart_P) - 1)
 
 
 def errors(first_SP: Array, second_SP: Array) -> Array:
@@ -361,7 +380,7 @@ def _squares(first_SP: Array, second_SP: Array) -> tuple[float, float]:
 def _parts(first_SP: Array, second_SP: Array) -> tuple[float, float, float]:
     """Variances of v of both recipes together, of w, and of a, of one run each; several seeds are needed."""
     inner, squares = _squares(first_SP, second_SP)
-    both = float((first_SP.mean(0) - second_SP.mean(0)).var(ddof=1))
+    both = _apart(first_SP, second_SP)
     share, spare = 1 / len(first_SP) + 1 / len(second_SP), len(first_SP) + len(second_SP) - 2
     return max(both - share * inner, 0.0), inner, max(squares / spare - inner / first_SP.shape[1], 0.0)
 

@@ -379,6 +379,24 @@ def test_an_order_holds_up_to_the_spread_of_seeds_that_is_said_and_not_to_the_ne
     assert less_base(run_spread=beyond).verdict == "cannot tell"
 
 
+def test_a_word_by_the_spread_of_other_runs_says_up_to_which_spread_it_stands() -> None:
+    """Pilots whose seeds spread by half as much make twice to three times as many false words as are asked for."""
+    pair = [item for item in recipes() if item.fit.curve.run in ("base", "lower")]
+    rates = [make(seed=seed, A=0.6 + 0.02 * seed).pass_rate_N for seed in range(2)]
+    seeds = ["one"] * 31 + ["two"] * 31
+    both = curve(np.tile(COMPUTE, 2), np.concatenate(rates), np.full(62, 0.004), seed=seeds, run="pilot", task="math")
+    pilot = analyse(replace(both, unit="GPU-hours"), QUICK)
+    [found] = compare(pair, spread_from=[pilot])
+    assert found.verdicts["lower"] == "worse"
+    assert found.measured
+    assert found.entries[1].differences["base"].holds_to_spread is not None
+    assert any("learnt from other seeds, taken to spread alike" in note for note in found.notes)
+    [own] = compare([*pair, pilot])
+    line = next(entry for entry in own.entries if entry.run == "lower").differences["base"]
+    assert line.holds_to_spread is None
+    assert any("learnt from all seeds" in note for note in own.notes)
+
+
 def test_no_spread_is_said_for_an_order_where_that_spread_makes_the_recipes_equal() -> None:
     pair = [analyse(make(run, noise=0.001, A=A), QUICK) for run, A in (("base", 0.65), ("near", 0.656))]
     [given] = compare(pair, run_spread=SPREADS_TOLD[0])

@@ -190,6 +190,59 @@ def test_prompts_that_all_agree_say_equal_only_where_they_are_many(
     assert low < 0 < high
 
 
+@pytest.mark.parametrize(("prompts", "margin", "share"), [(90, 0.02, 0.02), (133, 0.02, 0.02), (133, 0.98, 0.98)])
+def test_few_prompts_unlike_the_others_say_equal_falsely_as_seldom_as_is_asked(
+    prompts: int, margin: float, share: float
+) -> None:
+    """One recipe passes its share of the prompts, the other none: the difference is the margin."""
+    rng, words, none = np.random.default_rng(5), [], {"0": {str(at): 0.0 for at in range(prompts)}}
+    for _ in range(400):
+        some = {"0": {str(at): float(one) for at, one in enumerate(rng.random(prompts) < share)}}
+        found = difference_by_prompt(("", "b", "a"), (some, none), margin, 0.1, 0.8)
+        words.append(found.verdict)
+        assert found.interval[0] < found.difference < found.interval[1]
+    assert np.mean([word == "equal" for word in words]) <= 0.12
+
+
+def passes(rng: np.random.Generator, easy: Array, completions: int, k: int) -> dict[str, dict[str, float]]:
+    """pass@k of one seed on prompts as easy as their logits say."""
+    right = rng.binomial(completions, 1 / (1 + np.exp(-easy)))
+    by_count = [of_metric(f"pass@{k}", [1.0] * c + [0.0] * (completions - c), []) for c in range(completions + 1)]
+    return {"0": {str(at): by_count[c] for at, c in enumerate(right.tolist())}}
+
+
+@pytest.mark.parametrize(("completions", "k", "level"), [((4, 16), 4, 2.5), ((4, 16), 1, 0.0), ((16, 16), 2, 0.0)])
+def test_pass_at_k_of_recipes_alike_has_no_bias_and_intervals_that_hold(
+    completions: tuple[int, int], k: int, level: float
+) -> None:
+    """Also where nearly all prompts are solved, and with unequal numbers of completions."""
+    rng, found = np.random.default_rng(1), []
+    for _ in range(300):
+        easy = level + rng.normal(0, 1.5, 60)
+        pair = passes(rng, easy, completions[0], k), passes(rng, easy, completions[1], k)
+        found.append(difference_by_prompt(("", "b", "a"), pair, 0.02, 0.1, 0.8))
+    gaps = np.array([one.difference for one in found])
+    assert abs(gaps.mean()) < 3 * gaps.std() / np.sqrt(len(gaps))
+    assert np.mean([one.interval[0] <= 0 <= one.interval[1] for one in found]) >= 0.74
+    assert np.mean([one.verdict in ("better", "worse") for one in found]) <= 0.14
+
+
+def test_prompts_that_a_seed_lacks_are_said_to_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lacked = {("a", 0): {3}, ("b", 1): {3, 7}, ("b", 0): {50}}
+    rows = [
+        f"{run},{seed},{prompt},{(prompt + seed) % 2}"
+        for run in "ab"
+        for seed in range(2)
+        for prompt in range(60)
+        if prompt not in lacked.get((run, seed), ())
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["run,seed,prompt,outcome", *rows]))
+    assert main(["compare", str(tmp_path / "t.csv"), "--by-prompt"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "new prompts like these 57 (" in out
+    assert "; 3 that a seed lacks left out" in out
+
+
 def votes(path: Path, run: str, completions: int) -> str:
     """A recipe, the same whatever its name, whose right answers of a prompt agree and whose wrong ones do not."""
     rng, rows = np.random.default_rng(completions), ["run,prompt,outcome,answer"]
