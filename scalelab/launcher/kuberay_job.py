@@ -2,7 +2,7 @@
 
 The job's entrypoint is `run`, on Ray's head. Every pod's preStop hook is `end`: Kubernetes waits for it, within the
 pod's grace, before it ends the pod's Ray. A pod of workers tells Ray that it goes, and waits for its part of the run
-alone: the run moves its engine, or takes a checkpoint if the trainer is there.
+alone: other engines get its requests, and if the trainer is there, a checkpoint is taken.
 """
 
 from __future__ import annotations
