@@ -22,8 +22,8 @@ from scalelab.launcher.slurm_job import begun
 MODULE = "scalelab.launcher.kuberay_job"
 ASK = signal.SIGUSR1
 LOOK_SECONDS = 0.5
-DRAIN_SECONDS = 30.0
-"""Seconds in which Ray's head is to take the word of a node that goes."""
+RAY_SECONDS = 30.0
+"""Seconds that a command of Ray may take."""
 _ENTRY = f"-m\0{MODULE}\0run\0".encode()
 
 
@@ -59,13 +59,20 @@ def end(grace: int) -> None:
     for pid in entries:
         with suppress(ProcessLookupError):
             os.kill(pid, ASK)
-    if not entries and any(_processes()):
+    drains = not entries and any(_processes())
+    if drains:
         why = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "Kubernetes ends the pod"]
-        with suppress(subprocess.TimeoutExpired):  # a head that is gone, too, has nothing to move
-            until = ["--deadline-remaining-seconds", str(grace)]
-            subprocess.run(["ray", "drain-node", *why, *until], check=False, timeout=DRAIN_SECONDS)
+        _ray("drain-node", *why, "--deadline-remaining-seconds", str(grace))
     while any(_processes()):  # the kubelet ends this wait with the pod's grace
         time.sleep(LOOK_SECONDS)
+    if drains:
+        _ray("stop", "--force")  # a node that drains, and whose head is gone, does not end by TERM
+
+
+def _ray(*words: str) -> None:
+    """Give a command to Ray; a head that is gone answers none."""
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(["ray", *words], check=False, timeout=RAY_SECONDS)
 
 
 def _processes(*, entries: bool = False) -> Iterator[int]:
