@@ -179,17 +179,9 @@ def decide(
         LabError: no positive budget, or hardly one; a negative gain, mixed units, a recipe without one of the tasks, or
             a spread that makes no sense.
     """
-    if not (np.isfinite(budget) and budget > 0):
-        raise LabError(f"a budget of {budget:g} cannot be spent: give a positive number with --budget")
-    if not worthwhile >= 0:
-        raise LabError(f"a gain of {worthwhile:g} is none: give the least pass rate that counts with --worthwhile")
     check_spread(run_spread, spread_from)
     unit = same_unit([item.fit.curve for item in analyses])
-    tasks = tuple(dict.fromkeys(item.fit.curve.task for item in analyses))
-    runs = list(dict.fromkeys(item.fit.curve.run for item in analyses))
-    missing = [run for run in runs if sum(item.fit.curve.run == run for item in analyses) < len(tasks)]
-    if missing:
-        raise LabError(f"{missing[0]} carries no fit of every task: name one with --task, or leave that run out")
+    tasks, runs = _tasks_and_runs(analyses, budget, worthwhile)
     reached = {run: [item.fit.window[1] for item in analyses if item.fit.curve.run == run] for run in runs}
     ends, costs = ({run: float(most(of_tasks)) for run, of_tasks in reached.items()} for most in (min, max))
     at = min(ends.values())
@@ -225,6 +217,22 @@ def decide(
         costs=costs,
         remarks=_remarks(families, analyses, run_spread),
     )
+
+
+def _tasks_and_runs(
+    analyses: Sequence[Analysis], budget: float, worthwhile: float
+) -> tuple[tuple[str, ...], list[str]]:
+    """The tasks and the recipes, in the order in which they come; refuses what cannot be decided on."""
+    if not (np.isfinite(budget) and budget > 0):
+        raise LabError(f"a budget of {budget:g} cannot be spent: give a positive number with --budget")
+    if not worthwhile >= 0:
+        raise LabError(f"a gain of {worthwhile:g} is none: give the least pass rate that counts with --worthwhile")
+    tasks = tuple(dict.fromkeys(item.fit.curve.task for item in analyses))
+    runs = list(dict.fromkeys(item.fit.curve.run for item in analyses))
+    missing = [run for run in runs if sum(item.fit.curve.run == run for item in analyses) < len(tasks)]
+    if missing:
+        raise LabError(f"{missing[0]} carries no fit of every task: name one with --task, or leave that run out")
+    return tasks, runs
 
 
 def _small(gain: float) -> str:

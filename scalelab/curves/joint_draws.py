@@ -126,7 +126,7 @@ def several(item: Analysis) -> bool:
 def spread_note(
     single: Sequence[str], recipes: int, spread: tuple[float, Interval], measured: bool, given: float | None
 ) -> str:
-    """Where the spread between runs of one recipe comes from.
+    """Origin of the spread between runs of one recipe, in words.
 
     Args:
         single: recipes with one seed.

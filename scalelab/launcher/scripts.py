@@ -270,7 +270,7 @@ spec:
 
 
 def _stop(job: LaunchJob) -> str:
-    """What Kubernetes does in a pod before it ends it."""
+    """Hook of every pod, which Kubernetes runs before it ends one."""
     return f'{{preStop: {{exec: {{command: [python, -m, {kuberay_job.MODULE}, end, "{job.grace}"]}}}}}}'
 
 
