@@ -297,6 +297,7 @@ def test_a_spread_that_is_given_holds_though_the_seeds_at_hand_lie_closer(spread
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_recipes_that_are_alike_are_told_apart_as_seldom_as_said_where_the_spread_is_given() -> None:
     rng = np.random.default_rng(2)
     told = 0

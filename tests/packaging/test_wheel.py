@@ -66,6 +66,7 @@ def test_the_wheel_holds_every_module_and_file_that_the_packages_read_and_nothin
     assert 0 < sum((ROOT / name).stat().st_size for name in recorded) <= 3_000_000
 
 
+@pytest.mark.nightly
 def test_the_sdist_holds_what_git_tracks_and_its_tests_run_from_it(built: Path, tmp_path: Path) -> None:
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

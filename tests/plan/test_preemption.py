@@ -39,7 +39,7 @@ def test_two_sequences_in_a_cache_for_one_and_a_half_take_turns() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("caching", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_an_engine_of_vllm_computes_nearly_as_many_tokens_again(caching: bool, tmp_path: Path) -> None:
     """By its own scheduler's counts, for lengths that end as they did; the prefix cache saves some of them."""
     from scalelab.rollout.engine import Engine

@@ -26,7 +26,12 @@ WITHIN = 0.05
 """Largest relative difference; 77 of 78 runs of a grid differed by less (`tools/bench/plan_grid.py`)."""
 
 
-@pytest.mark.parametrize("held_by", RUNS)
+FOR_A_NIGHT = ("the longest completion, on GB200", "the longest completion of a mixture")
+
+
+@pytest.mark.parametrize(
+    "held_by", [pytest.param(one, marks=[pytest.mark.nightly] * (one in FOR_A_NIGHT)) for one in RUNS]
+)
 def test_a_plans_step_is_the_simulators_without_evaluations(held_by: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*RUNS[held_by], "--set", "Evaluation.every=1000000", "--json"]
     assert main(["plan", *arguments]) == 0

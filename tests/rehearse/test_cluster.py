@@ -113,6 +113,7 @@ def test_a_table_that_gives_engines_expandable_segments_breaks_the_command(tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_fine_tuning_gives_its_devices_back_before_rl_takes_them() -> None:
     """A node has 8, and the ranks of either take all."""
     run = run_of(MODELS["llama"], Layout(), 8)
@@ -125,6 +126,7 @@ def test_a_fine_tuning_gives_its_devices_back_before_rl_takes_them() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_an_engine_is_on_the_device_of_the_rank_that_it_shares_one_with() -> None:
     run = run_of(MODELS["llama"], Layout(), 2)
     shared = replace(run.cluster, share_devices=True, generators=2, publication="files")

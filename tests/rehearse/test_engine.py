@@ -57,6 +57,7 @@ def test_an_engine_on_several_devices_does_not_start_in_the_trainers_environment
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_last_device_of_both_models_engines_takes_all_weights_at_full_size() -> None:
     """In a process of its own, since vLLM's groups and settings are a whole process's."""
     ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=280, check=False)
@@ -111,6 +112,7 @@ for change in changes:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_an_engine_does_not_receive_what_the_trainer_does_not_send() -> None:
     ended = subprocess.run([sys.executable, "-c", RECEIVES], capture_output=True, text=True, timeout=280, check=False)
     said = [line.removeprefix("said: receive ") for line in ended.stdout.splitlines() if line.startswith("said: ")]

@@ -36,8 +36,8 @@ def staged(model: Model, layout: Layout, world: int, rank: int) -> dict[tuple[st
     [
         ("llama", Layout(), 4),
         ("llama", Layout(tensor=2), 4),
-        ("llama", Layout(tensor=2, pipeline=2), 8),
-        ("mixtral", Layout(tensor=2, expert=4), 8),
+        pytest.param("llama", Layout(tensor=2, pipeline=2), 8, marks=pytest.mark.nightly),
+        pytest.param("mixtral", Layout(tensor=2, expert=4), 8, marks=pytest.mark.nightly),
         ("mixtral", Layout(expert=2, expert_tensor=2), 8),
     ],
     ids=str,

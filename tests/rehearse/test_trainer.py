@@ -171,7 +171,7 @@ def test_a_broadcast_gathers_every_expert_once_and_files_gather_none() -> None:
         assert found["tensor × 2", "all-gather"] == pytest.approx(gathered, rel=1e-3)
 
 
-@pytest.mark.parametrize("publication", ["files", "nccl"])
+@pytest.mark.parametrize("publication", ["nccl", pytest.param("files", marks=pytest.mark.nightly)])
 def test_biases_of_experts_come_out_with_the_weights_whatever_their_way(publication: Literal["files", "nccl"]) -> None:
     layout = Layout(tensor=2, pipeline=2, expert=2)
     run = run_of(replace(MODELS["llama4"], num_hidden_layers=2), layout, 4)

@@ -44,6 +44,7 @@ def said_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
     return code, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.nightly
 def test_a_fine_tuning_has_a_loss_and_a_setup_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """RL's loss, which breaks here, sees the first policy, whose weights RL's trainer keeps beside its own."""
     (tmp_path / "loss_that_breaks.py").write_text(LOSS_OF_RL)

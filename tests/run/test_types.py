@@ -26,6 +26,7 @@ SWAPS = (
 )
 
 
+@pytest.mark.nightly
 def test_mypy_notices_every_swapped_argument_of_the_loop(tmp_path: Path) -> None:
     text, swapped = (ROOT / LOOP).read_text(), tmp_path / "loop.py"
     for before, after in SWAPS:

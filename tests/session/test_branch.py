@@ -21,6 +21,7 @@ from moe.checkpoint.folder import digest
 from scalelab.cli import main
 from scalelab.curves import pool_seeds, read_sources
 from scalelab.curves.compare import LATE
+from scalelab.curves.prompts import variances
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved
 from scalelab.kept import Kept
@@ -177,7 +178,7 @@ def test_branches_are_compared_prompt_by_prompt_on_what_was_evaluated_after_the_
         assert (one["step"], one["at"]) == (2, at)
         gaps = np.subtract(means[0], means[1])
         assert one["found"]["difference"] == pytest.approx(np.mean(gaps))
-        assert one["found"]["parts"][0] == pytest.approx(np.std(gaps, ddof=1) / len(means[0]) ** 0.5)
+        assert one["found"]["parts"][0] ** 2 == pytest.approx(variances(*(np.array([mean]) for mean in means))[0])
         assert len(means[0]) == one["found"]["prompts"] == 2
     assert any(one["found"]["difference"] for one in found.values()), "another number of evaluations"
     lab = Lab([branch, parent], kept=Kept(tmp_path / "kept"))

@@ -99,6 +99,7 @@ def own_run(models: tuple[Path, Path]) -> Iterator[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_s_own_task_is_evaluated_where_the_user_trusts_its_code(
     own_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

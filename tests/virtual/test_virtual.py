@@ -205,6 +205,7 @@ main(sys.argv[1:])
 """A run that is asked to stop as its fourth step begins."""
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_stopped_in_a_step_whose_checkpoint_is_due_is_the_same_run(folder: Path, whole: Path) -> None:
     """From there on it draws no more: its checkpoint has other groups in flight than that of a run that goes on."""
     out = folder / "stopped_in_step"
@@ -236,6 +237,7 @@ def branches(folder: Path, broken_off: Path) -> tuple[Path, Path]:
     return longer, other
 
 
+@pytest.mark.nightly
 def test_a_finished_run_that_is_extended_ends_as_one_longer_run(
     folder: Path, whole: Path, branches: tuple[Path, Path]
 ) -> None:
