@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from scalelab.arrays import Array
 from scalelab.cli import main
 from scalelab.curves.paired import _rewards
-from scalelab.curves.prompts import difference_by_prompt, errors, of_metric, seeds_to_find
+from scalelab.curves.prompts import difference_by_prompt, errors, of_metric, seeds_to_find, variances
 
 
 def test_pass_at_k_is_the_share_of_all_subsets_with_a_pass() -> None:
@@ -202,6 +204,27 @@ def test_few_prompts_unlike_the_others_say_equal_falsely_as_seldom_as_is_asked(
         words.append(found.verdict)
         assert found.interval[0] < found.difference < found.interval[1]
     assert np.mean([word == "equal" for word in words]) <= 0.12
+
+
+def with_two_more(first: list[float], second: list[float]) -> float:
+    """Variance of the difference of two means of single seeds, prompt by prompt, with the two that a sample lacks."""
+    gaps = [one - other for one, other in zip(first, second)]
+    middle, count = sum(gaps) / len(gaps), len(gaps)
+    fourth, square = (sum((gap - middle) ** power for gap in gaps) for power in (4, 2))
+    away = fourth / square if square > 1e-12 else 1.0
+    if set(first) <= {0.0, 1.0} or set(second) <= {0.0, 1.0}:
+        away = max(away, 1.0)
+    both = 2 * max(away - 3 * square / count, 0.0)
+    return (square + both) / (count - 1) / count
+
+
+@given(st.data(), st.integers(2, 12))
+def test_the_variance_over_prompts_is_that_of_a_slow_count(data: st.DataObject, prompts: int) -> None:
+    values = st.sampled_from((0.0, 1.0)) if data.draw(st.booleans()) else st.sampled_from((0.0, 0.25, 0.5, 1.0))
+    first, second = (data.draw(st.lists(values, min_size=prompts, max_size=prompts)) for _ in range(2))
+    found, of_seeds = variances(np.array([first]), np.array([second]))
+    assert of_seeds is None
+    assert found == pytest.approx(with_two_more(first, second))
 
 
 def passes(rng: np.random.Generator, easy: Array, completions: int, k: int) -> dict[str, dict[str, float]]:
