@@ -19,6 +19,7 @@ import argparse
 import ipaddress
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -45,6 +46,8 @@ USED_BY = {
     **dict.fromkeys(("image", "claim"), ("k8s",)),
 }
 """Options that not every kind uses."""
+POD_WAIT = "30m"
+"""Time for the pod that looks at the volume to start: its node may have to pull the image, of 11 GB."""
 CHECKOUT = Path(__file__).parents[2]
 VOLUME, IMAGE = Path("/runs"), Path("/scalelab")
 """Folders that pods see: of the volume, and of the image's checkout."""
@@ -64,6 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sft", action="store_true", help="launch the fine-tuning alone (scalelab sft)")
     parser.add_argument(
         "--submit", action="store_true", help="submit it (sbatch, ray up, kubectl create) in place of printing"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="in place of printing, look whether the disk of --out has room here, and the model fits the run "
+        "(with k8s, --submit does it first, in a pod without devices)",
     )
     parser.add_argument("--cpus", type=int, metavar="N", help="processor cores of a node (default: 8 for each device)")
     parser.add_argument("--time", default="", help="slurm: time limit")
@@ -88,6 +97,10 @@ def run(args: argparse.Namespace) -> int:
     experiment = resolve(args.experiment, args.sets).run
     _check(args, experiment)
     job = _job(args, experiment)
+    if args.check:
+        model = _folder(experiment)
+        print(f"{args.out} has room" + (f", and {model} is the run's model" if model is not None else ""))
+        return 0
     if args.where == "slurm":
         text = scripts.slurm(
             job,
@@ -114,8 +127,24 @@ def run(args: argparse.Namespace) -> int:
         raise LabError(
             f"there is no {command[0]} here: leave --submit out, and submit what is printed where there is one"
         )
+    if args.where == "k8s" and (code := _look(job, args.image, args.claim)):
+        return code
     done = subprocess.run(command, input=text, text=True, stdout=sys.stdout, check=False)
     return done.returncode
+
+
+def _look(job: LaunchJob, image: str, claim: str) -> int:
+    """Say `--check` in a pod that has the volume and no device, before any device is taken; returns its exit code."""
+    from scalelab.launcher import scripts
+
+    pod = f"{job.name_of_folder}-check-{secrets.token_hex(3)}"
+    print(f"looking at the volume from the pod {pod}, for which kubectl waits {POD_WAIT}", file=sys.stderr)
+    code = subprocess.run(
+        scripts.check_pod(job, image, claim, pod, POD_WAIT), stdout=sys.stderr, check=False
+    ).returncode
+    if code:
+        print("no RayJob was submitted: see above", file=sys.stderr)
+    return code
 
 
 def _start(job: LaunchJob, text: str) -> int:
@@ -187,7 +216,9 @@ def _check(args: argparse.Namespace, run: Run) -> None:
         if not args.setup.is_file():
             raise LabError(f"--setup {args.setup} is no file here: give the path by which the nodes see it, too")
         args.setup = args.setup.absolute()
-    if args.where != "k8s":
+    if args.check and args.submit:
+        raise LabError("--check submits nothing: leave --check or --submit out")
+    if args.where != "k8s" or args.check:
         _check_disk(args.out, run, sft=args.sft)
     if args.hosts:
         _check_hosts(args.hosts.split(","))
@@ -195,12 +226,14 @@ def _check(args: argparse.Namespace, run: Run) -> None:
         raise LabError(f"--network {args.network!r} begins no address: give its first numbers, such as 10.1.")
     if f"{args.network}.".startswith(("127.", "169.254.", "::1.")):
         raise LabError(f"--network {args.network} is the loopback or of one link, which no other machine reaches")
-    folder = run.sft.pretrained
-    if folder and ":" not in folder and not Path(folder).is_absolute():
+    folder = _folder(run)
+    if folder is not None and not folder.is_absolute():
         raise LabError(
-            f"SFT.pretrained is {folder!r}, which every node has elsewhere: give a whole path with "
+            f"SFT.pretrained is {str(folder)!r}, which every node has elsewhere: give a whole path with "
             "--set SFT.pretrained=…"
         )
+    if args.where != "k8s" or args.check:
+        _check_model(run, seen=args.check)
 
 
 def _seen_inside(args: argparse.Namespace, run: Run) -> list[str]:
@@ -227,13 +260,13 @@ def _check_pods(args: argparse.Namespace, run: Run) -> None:
     given, args.out = args.out, Path(os.path.normpath(args.out))
     if VOLUME not in args.out.parents:
         raise LabError(f"--out {given} is not on the volume, which is mounted at {VOLUME}: give a folder below it")
-    file, folder = FILE.match(args.experiment), run.sft.pretrained
+    file, folder = FILE.match(args.experiment), _folder(run)
     if file and not _in_pods(file[0]):
         raise LabError(
             f"EXPERIMENT {file[0]} is a file that pods do not see: put it below {VOLUME} of the volume, or into "
             f"{IMAGE}/experiments of the image, and give that path (or its name)"
         )
-    if folder and ":" not in folder and Path(folder).is_absolute() and not _in_pods(folder):
+    if folder is not None and folder.is_absolute() and not _in_pods(str(folder)):
         raise LabError(
             f"SFT.pretrained is {folder}, which pods do not see: put the model on the volume, and give a folder below "
             f"{VOLUME}"
@@ -255,6 +288,23 @@ def _check_disk(out: Path, run: Run, *, sft: bool) -> None:
         check_fine_tuning_disk(out, run)
     else:
         check_disk(out, run, step_hours(run))
+
+
+def _folder(run: Run) -> Path | None:
+    """The folder of the model that a run starts from; None where it is downloaded or made."""
+    name = run.sft.pretrained
+    return Path(name) if name and ":" not in name else None
+
+
+def _check_model(run: Run, *, seen: bool) -> None:
+    """Refuse a model that is not the run's, where this machine sees it; `seen` says that it should."""
+    from scalelab.start.base_model import checked_model
+
+    folder = _folder(run)
+    if folder is not None and folder.is_dir():
+        checked_model(run, folder)
+    elif folder is not None and seen:
+        raise LabError(f"SFT.pretrained: there is no folder {folder} here: put the model there")
 
 
 def _check_hosts(hosts: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -28,6 +29,8 @@ CHECKPOINT_BANDWIDTH = 2e9
 """Bytes a second that all ranks together are assumed to write."""
 MARGIN_SECONDS = 120
 CPUS_PER_DEVICE = 8
+CACHES = {"SCALELAB_CACHE": "/runs/.cache/scalelab", "HF_HOME": "/runs/.cache/hf"}
+"""Environment of every pod: models that a run makes or downloads must be where all pods see them."""
 LONGEST_WARNING = 65_535
 """Seconds before its end that Slurm warns a job at most (sbatch(1), --signal)."""
 
@@ -233,7 +236,8 @@ def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int |
     words = shlex.join(["python", "-m", kuberay_job.MODULE, "run", str(job.out), *job.words])
     entry = shlex.join(["exec", "sh", "-c", f"exec {words}"])
     return f"""\
-# {job.size("node")}; written by `scalelab launch k8s`. Keep other pods off its ports.
+# {job.size("node")}; written by `scalelab launch k8s`. Keep other pods off its ports. With --submit
+# a pod without devices looks first whether the volume has room and the model.
 # To go on with a run whose job has ended: kubectl delete rayjob {job.name_of_folder}, then submit this again.
 apiVersion: ray.io/v1
 kind: RayJob
@@ -274,9 +278,38 @@ def _stop(job: LaunchJob) -> str:
     return f'{{preStop: {{exec: {{command: [python, -m, {kuberay_job.MODULE}, end, "{job.grace}"]}}}}}}'
 
 
+def check_pod(job: LaunchJob, image: str, claim: str, pod: str, wait: str) -> list[str]:
+    """Command of kubectl that runs `launch --check` in a pod without devices, passes on what it says, and deletes it.
+
+    Args:
+        job: the run.
+        image: as of `kuberay`.
+        claim: as of `kuberay`.
+        pod: its name.
+        wait: time for it to start, in kubectl's words.
+    """
+    given = {"--out": str(job.out), "--image": image, "--claim": claim}
+    words = ["launch", "k8s", job.experiment, *(word for pair in given.items() for word in pair), "--check"]
+    words += [word for one in job.sets for word in ("--set", one)] + (["--sft"] if job.command == "sft" else [])
+    container = {
+        "name": pod,
+        "image": image,
+        "workingDir": "/scalelab",
+        "command": ["scalelab", *words],
+        "env": [{"name": name, "value": value} for name, value in CACHES.items()],
+        "resources": {"requests": {"cpu": "1", "memory": "4Gi"}},
+        "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
+    }
+    volume = {"name": "runs", "persistentVolumeClaim": {"claimName": claim}}
+    spec = {"containers": [container], "volumes": [volume], "restartPolicy": "Never", "activeDeadlineSeconds": 3600}
+    options = ["--restart=Never", "--attach", "--rm", "--quiet", f"--pod-running-timeout={wait}"]
+    made = json.dumps({"apiVersion": "v1", "spec": spec})
+    return ["kubectl", "run", pod, f"--image={image}", *options, f"--overrides={made}"]
+
+
 def _env(indent: int) -> str:
-    """Environment of every pod; models that a run makes or downloads must be where all pods see them."""
-    common = {"RAY_worker_niceness": '"0"', "SCALELAB_CACHE": "/runs/.cache/scalelab", "HF_HOME": "/runs/.cache/hf"}
+    """Environment of a pod of Ray."""
+    common = {"RAY_worker_niceness": '"0"', **CACHES}
     return "\n".join(f"{'':{indent}}- {{name: {name}, value: {value}}}" for name, value in common.items())
 
 

@@ -99,11 +99,21 @@ def pretrained(run: Run, folder: str) -> Path:
                 f"SFT.pretrained: there is no folder {path}; give a Hugging Face folder, {HUB}ORG/NAME to download a "
                 f"model, or {PREFIX}NAME"
             )
+    found = checked_model(run, path)
+    return _text_model(found.path) if is_multimodal(found.path) else found.path
+
+
+def checked_model(run: Run, path: Path) -> ModelFolder:
+    """The Hugging Face folder at a path, checked as `pretrained` says; nothing is written.
+
+    Raises:
+        LabError: it is not the run's, naming what differs.
+    """
     found = find_model(path)
     _demand_shape(run, found.hf_config)
     _demand_tensors(found)
     found.tokenizer()
-    return _text_model(found.path) if is_multimodal(found.path) else found.path
+    return found
 
 
 def _demand_shape(run: Run, hf_config: dict[str, Any]) -> None:

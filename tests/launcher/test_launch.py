@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ import pytest
 import yaml
 
 from moe.checkpoint.size import checkpoint_bytes
+from moe.model.families import Qwen3
 from moe.model.size import parameters
 from scalelab.cli import main
 from scalelab.commands import launch
@@ -462,7 +464,7 @@ def test_bad_input_is_one_line(
     ("asked", "commands"),
     [
         (["slurm"], ["sbatch"]),
-        (["k8s", *K8S], ["kubectl create -f -"]),
+        (["k8s", *K8S], ["kubectl run", "kubectl create -f -"]),
         (["ray", "--hosts", "10.0.0.1", "--user", "me"], ["ray get-auth-token --generate", "ray up --yes", "ray exec"]),
     ],
 )
@@ -515,12 +517,55 @@ echo "$(basename "$0") $*" >> "$here/told"
 case "$*" in
     get-auth-token*) touch "$here/.ray/auth_token" ;;
     up*) cp "$3" "$here/given" ;;
-    exec*) ;;
+    exec* | run*) ;;
     *) cat > "$here/given" ;;
 esac
 ! [ -e "$here/fails" ] || exit 3
 """
 """Program that notes its words and what it is given."""
+
+
+def test_a_pod_without_devices_looks_at_the_volume_before_a_rayjob_is_submitted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod is this machine: the stand-in notes its command, which is said here with the volume in `tmp_path`."""
+    (tmp_path / "kubectl").write_text(f"""#!{sys.executable}
+import json, sys
+with open({str(tmp_path / "told")!r}, "a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\n")
+sys.exit({{"run": 7, "create": 0}}[sys.argv[1]])
+""")
+    (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    usage = shutil.disk_usage(tmp_path)
+    asked = ["launch", "k8s", "h100/scalerl_8b", "--out", "/runs/a", *K8S, *ON_VOLUME, "--set", "Recipe.loss=@CISPO()"]
+    assert main([*asked, "--submit"]) == 7, "the pod's exit code"
+    assert capfd.readouterr().err.splitlines()[-1] == "no RayJob was submitted: see above"
+    [words] = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert {"--restart=Never", "--attach", "--rm"} <= set(words)
+    [made] = [json.loads(word.partition("=")[2]) for word in words if word.startswith("--overrides=")]
+    [pod] = made["spec"]["containers"]
+    assert (pod["image"], pod["resources"].get("limits")) == ("a", None)
+    assert made["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": "b"}
+    assert pod["volumeMounts"] == [{"name": "runs", "mountPath": "/runs"}]
+    lab, *command = pod["command"]
+    assert (lab, command) == ("scalelab", [*asked[:7], "--claim", "b", "--check", *asked[9:]])
+
+    volume = tmp_path / "runs"
+    volume.mkdir()
+    monkeypatch.setattr(launch, "VOLUME", volume)
+    seen = [word.replace("/runs/", f"{volume}/") for word in command]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**40))
+    assert main(seen) == 1
+    assert f"SFT.pretrained: there is no folder {volume}/model here" in capfd.readouterr().err
+    (volume / "model").mkdir()
+    (volume / "model/model.safetensors").touch()
+    (volume / "model/config.json").write_text(json.dumps(Qwen3().to_hf()))
+    assert main(seen) == 1
+    assert "is not the run's model" in capfd.readouterr().err
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**31))
+    assert main(seen) == 1
+    assert f"{volume} has 2.0 GiB free, and this run writes" in capfd.readouterr().err
 
 
 def test_a_run_that_is_left_to_a_head_outlives_who_started_it(tmp_path: Path) -> None:
