@@ -118,7 +118,7 @@ def compare_prompts(
     *,
     tasks: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
-) -> list[PromptDifference]:
+) -> tuple[list[PromptDifference], dict[str, str]]:
     """Hold every recipe against the first, prompt by prompt, at the last evaluation of each seed.
 
     Args:
@@ -129,6 +129,9 @@ def compare_prompts(
         level: probability of intervals.
         tasks: the tasks to compare; empty for all.
         columns: our name of a column, as in `NAMES`, → the tables' name for it.
+
+    Returns:
+        The differences, and task → its run for tasks that one run alone has.
 
     Raises:
         LabError: a table lacks a column, no table has a task, recipes share no prompts, or the metric is none.
@@ -146,7 +149,7 @@ def compare_prompts(
     refuse_unknown_tasks(tasks, [task for task, _ in given])
     given = {(task, run): seeds for (task, run), seeds in given.items() if not tasks or task in tasks}
     tasks = list(dict.fromkeys(task for task, _ in given))
-    found, shared = [], error / max(len(given) - len(tasks), 1)  # Bonferroni over all lines
+    found, alone, shared = [], {}, error / max(len(given) - len(tasks), 1)  # Bonferroni over all lines
     for task in tasks:
         of_task = {run: seeds for (other, run), seeds in given.items() if other == task}
         votes = _votes(of_task.values()) if metric == "majority" else None
@@ -154,9 +157,11 @@ def compare_prompts(
         for run, rates in others:
             one = difference_by_prompt((task, run, first[0]), (rates, first[1]), margin, shared, level)
             found.append(replace(one, votes=votes))
+        if not others:
+            alone[task] = first[0]
     if not found:
         raise LabError("one run only: give completions of two recipes or more, named by a column run or by their files")
-    return found
+    return found, alone
 
 
 Given = dict[str, list[tuple[float, str | None]]]

@@ -140,6 +140,22 @@ def found_by_prompt(capsys: pytest.CaptureFixture[str], *command: str) -> list[d
     return json.loads(capsys.readouterr().out)["by_prompt"]
 
 
+def test_a_task_that_one_run_alone_has_is_named_and_held_against_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = two_tasks(tmp_path / "t.csv")
+    with open(path, "a") as file:
+        file.writelines(f"b,poems,{n},1,yes\n" for n in range(9))
+    assert main(["compare", path, "--by-prompt"]) == 0
+    out = capsys.readouterr().out
+    assert "poems: b alone has completions of it, so nothing is held against it." in out
+    assert out.count("poems") == 1
+    assert main(["compare", path, "--by-prompt", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["alone"] == {"poems": "b"}
+    assert main(["compare", path, "--by-prompt", "--task", "math", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["alone"] == {}
+
+
 def test_tasks_and_columns_that_are_named_are_those_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
