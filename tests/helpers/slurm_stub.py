@@ -29,8 +29,8 @@ case "$1" in
     get-auth-token) echo a-token ;;
     health-check) [ -e "$STUB/up_n0" ] ;;
     start)
-        echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN $*" > "$STUB/up_$STUB_NODE"
         trap 'rm -f "$STUB/up_$STUB_NODE"; exit 0' TERM
+        echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN $*" > "$STUB/up_$STUB_NODE"
         while [ ! -e "$STUB/lost_$STUB_NODE" ]; do sleep 0.1; done
         rm -f "$STUB/up_$STUB_NODE" "$STUB/lost_$STUB_NODE"
         echo "raylet of $STUB_NODE was killed"; exit 3 ;;
