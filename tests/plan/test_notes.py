@@ -194,10 +194,11 @@ def test_a_first_step_that_waits_for_hours_of_the_base_models_evaluation_is_said
         assert main(["plan", *command, "--json"]) == 0
         return [one for one in json.loads(capsys.readouterr().out)["notes"] if "before the first step" in one]
 
-    for least in ("h100/scalerl_17bx16_least", "h200/scalerl_17bx16_least"):
+    for least, hours in (("h100/scalerl_17bx16_least", "7"), ("h200/scalerl_17bx16_least", "5")):
         assert said(least) == []
-        [note] = said(least, "--set", "HeldOut.samples=16")
-        assert re.search(r"takes all engines for [57]\.\d hours before the first step, 1?\d\d\d? device-hours", note), (
-            note
+        [note] = said(least, "--set", "HeldOut.samples=16", "--set", "Evaluation.engines=0")
+        assert re.search(
+            rf"takes all engines for {hours}\.\d hours before the first step, 1?\d\d\d? device-hours", note
         )
+    assert said("h200/scalerl_17bx16_least", "--set", "HeldOut.samples=16") == [], "one of its two goes on"
     assert said("h100/scalerl_17bx16") == []
