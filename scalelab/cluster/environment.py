@@ -59,3 +59,8 @@ def import_path() -> dict[str, str]:
 def environment(role: ProcessRole) -> dict[str, str]:
     """Variables of every process of a role, whatever its node has."""
     return {**_ALL, **_BY_ROLE[role], **import_path()}
+
+
+def take_role(role: ProcessRole) -> None:
+    """Set what a role needs and others must not have in this process, before it does that role's work itself."""
+    os.environ.update(_BY_ROLE[role])

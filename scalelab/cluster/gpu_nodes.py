@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -17,7 +18,7 @@ NAMED = 3
 
 
 def check_gpu_nodes(packages: Mapping[str, str], seconds: float, say: Callable[[str], None]) -> float | None:
-    """Refuse nodes whose torch or NVIDIA driver cannot use their GPUs, or that lack a package.
+    """Refuse nodes that others cannot reach, that lack a package, or whose torch or driver cannot use their GPUs.
 
     Args:
         packages: modules that the run needs, with the setting that needs each.
@@ -30,7 +31,10 @@ def check_gpu_nodes(packages: Mapping[str, str], seconds: float, say: Callable[[
     Raises:
         LabError: naming the first such node, why, and how many there are.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0) >= 1]
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    if problem := unreachable([node["NodeManagerAddress"] for node in alive]):
+        raise LabError(problem)
+    nodes = [node for node in alive if node["Resources"].get("GPU", 0) >= 1]
     asked = [
         ray.remote(look_here)
         .options(
@@ -51,6 +55,21 @@ def check_gpu_nodes(packages: Mapping[str, str], seconds: float, say: Callable[[
     if warning := differing_drivers((node["NodeManagerAddress"], driver) for node, (*_, driver) in found):
         say(warning)
     return min((memory for _, (_, memory, _) in found if memory is not None), default=None)
+
+
+def unreachable(addresses: Sequence[str]) -> str | None:
+    """Say that a node among others is known by a loopback, at which they find themselves; None if there is none.
+
+    Ray takes it where no route leads outside and a host calls itself 127.0.1.1, as on Debian; the node joins all the
+    same. Where all have one, they are on one machine.
+    """
+    own = [one for one in addresses if ipaddress.ip_address(one).is_loopback]
+    if len(own) in (0, len(addresses)):
+        return None
+    return (
+        f"a node of the Ray cluster is known by {own[0]}, at which the other {len(addresses) - 1} do not find it: "
+        "start it again with --node-ip-address"
+    )
 
 
 def differing_drivers(nodes: Iterable[tuple[str, str | None]]) -> str | None:

@@ -189,6 +189,8 @@ def ray_yaml(job: LaunchJob, checkout: Path, user: str, hosts: Sequence[str]) ->
         ]
     )
     start = ".venv/bin/ray start --disable-usage-stats"
+    own = f"hostname -I | tr ' ' '\\n' | grep -xF -- {shlex.quote(head)} || hostname -I | cut -d ' ' -f 1"
+    routed = "ip -4 route get 8.8.8.8 > /dev/null 2>&1"
     return f"""\
 # {job.size("machine")}; written by `scalelab launch ray`. All need rsync, and {head}
 # starts Ray on the others: {user} must reach it from here, and them from there, by ssh without a password. First, here:
@@ -213,7 +215,9 @@ setup_commands: []
 head_start_ray_commands:
   - cd {here} && .venv/bin/ray stop
   # Ray 2.60's second autoscaler takes the head for a worker that is lost, and starts one worker too few.
-  - {setup} && RAY_enable_autoscaler_v2=0 {start} --head --port=6379 --autoscaling-config=~/ray_bootstrap_config.yaml
+  # Where no route leads outside, Ray would call the head what it calls itself, such as 127.0.1.1.
+  - {setup} && RAY_enable_autoscaler_v2=0 {start} --head --port=6379
+    --autoscaling-config=~/ray_bootstrap_config.yaml $({routed} || echo --node-ip-address=$({own}))
 worker_start_ray_commands:
   - cd {here} && .venv/bin/ray stop
   # By the worker's own look-up: a Debian or Ubuntu calls itself 127.0.1.1, which $RAY_HEAD_IP then holds.

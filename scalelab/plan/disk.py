@@ -131,6 +131,25 @@ def check_fine_tuning_disk(path: Path, run: Run) -> None:
         )
 
 
+def check_copy_disk(target: Path, folder: Path) -> None:
+    """Refuse to write a model's weights again, into the cache, where the disk cannot hold them.
+
+    Args:
+        target: the folder to write, which need not be there yet.
+        folder: with the weights.
+
+    Raises:
+        LabError: naming what they take.
+    """
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    parent, free = _free(target)
+    if free < max(_LEAST, size):
+        raise LabError(
+            f"{parent} has {free / 2**30:.1f} GiB free, and the text model of {folder} takes up to "
+            f"{size / 2**30:.1f} GiB there: free some, or set SCALELAB_CACHE to a folder of a larger disk"
+        )
+
+
 def _free(path: Path) -> tuple[Path, int]:
     """The nearest folder of a path that is there, and the bytes that are free in it."""
     while not path.exists():

@@ -24,7 +24,11 @@ CHEAPER = 0.7
 BUSY = 0.1
 """Share of a step for which a trainer stands idle with a batch, or engines, that are proposed; else the least."""
 
-FACTORS = tuple(1.25**power for power in range(1, 17))
+LESS, LONGER = 0.75, 4.0
+"""A larger batch is proposed if it leaves at most this share of the trainer's idle time, in steps at most so many times
+as long."""
+
+FACTORS = tuple(1.25**power for power in range(1, 25))
 """Multiples of the batch, and of the engines, that are tried."""
 
 
@@ -71,7 +75,7 @@ def _ways(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> Iter
         engines = math.ceil(place.engines * factor)
         return engines, plan_of(run, replace(place, engines=engines), device, assumed)
 
-    found, batch = _busiest(with_batch), run.recipe.prompts_per_step
+    found, batch = _busiest(with_batch, LESS * idle(plan), LONGER * plan.seconds["step"]), run.recipe.prompts_per_step
     if found and found[1].seconds["step"] / plan.seconds["step"] < CHEAPER * found[0] / batch:
         yield f"Recipe.prompts_per_step={found[0]} leaves it idle for {_said(found[1])}"
     if (found := _busiest(with_engines)) and found[1].step_hours < plan.step_hours:
@@ -83,13 +87,23 @@ def _said(plan: RunPlan) -> str:
     return f"{idle(plan):.0%} of a step of {plan.seconds['step']:.1f} s"
 
 
-def _busiest(planned: Callable[[float], tuple[int, RunPlan]]) -> tuple[int, RunPlan] | None:
-    """The smallest multiple with which the trainer is busy, or that with which it idles least; None if all idle."""
+def _busiest(
+    planned: Callable[[float], tuple[int, RunPlan]], most: float = IDLE, longest: float = math.inf
+) -> tuple[int, RunPlan] | None:
+    """The smallest multiple with which the trainer is busy, or that with which it idles least; None if all idle more.
+
+    Args:
+        planned: plans with a multiple.
+        most: share of a step for which it may stand idle with one that is returned.
+        longest: seconds that a step may take with that.
+    """
     least: tuple[int, RunPlan] | None = None
     for factor in FACTORS:
         found = planned(factor)
+        if found[1].seconds["step"] > longest:
+            break
         if idle(found[1]) <= BUSY:
             return found
-        if idle(found[1]) < (IDLE if least is None else idle(least[1])):
+        if idle(found[1]) < (most if least is None else idle(least[1])):
             least = found
     return least

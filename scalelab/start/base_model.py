@@ -25,6 +25,7 @@ from moe.model.decoder import DecoderConfig
 from moe.model.reading import read_config
 from moe.settings import TrainerConfig
 from scalelab.errors import LabError
+from scalelab.plan.disk import check_copy_disk
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tokenizer
 from scalelab.run.config import Run
 from scalelab.start.fine_tuning import Retry, Saved, StartTuner, make, once
@@ -178,6 +179,7 @@ def _text_model(folder: Path) -> Path:
     stamp = f"{folder.resolve()} {(folder / 'config.json').stat().st_mtime_ns}"
     target = cache_folder() / "base" / f"text-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
     if not target.exists():
+        check_copy_disk(target, folder)
         try:
             with made_whole(target, side_by_side=True) as partial:
                 write_text_model(folder, partial)

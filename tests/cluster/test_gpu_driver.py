@@ -10,7 +10,7 @@ import pytest
 
 from moe.settings import OptimizerConfig, TrainerSetup
 from scalelab import gpu_driver
-from scalelab.cluster.gpu_nodes import differing_drivers
+from scalelab.cluster.gpu_nodes import differing_drivers, unreachable
 from scalelab.gpu_driver import driver_version, problem_here, smallest_memory
 
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 24 2025\nGCC version:  gcc 12\n"
@@ -43,6 +43,18 @@ def test_nodes_with_different_drivers_that_are_all_new_enough_are_named_in_one_l
         "nodes differ in their NVIDIA drivers: 580.65.06 on 10.0.0.1, 10.0.0.2, 10.0.0.3 and 2 more; "
         "581.15 on 10.0.0.9. If only some of them fail, make them alike"
     )
+
+
+def test_a_node_that_others_find_at_themselves_is_refused_and_nodes_of_one_machine_are_not() -> None:
+    assert unreachable(["10.0.0.1", "10.0.0.2", "fd00::3"]) is None
+    assert unreachable(["127.0.0.1", "127.0.0.1"]) is None
+    assert unreachable([]) is None
+    for own in ("127.0.1.1", "::1"):
+        said = unreachable(["10.0.0.2", own, "10.0.0.3"])
+        assert said == (
+            f"a node of the Ray cluster is known by {own}, at which the other 2 do not find it: "
+            "start it again with --node-ip-address"
+        )
 
 
 @pytest.mark.parametrize("status", [0, 9, None])

@@ -123,6 +123,32 @@ def test_a_machine_with_a_low_limit_of_files_starts_its_ray_and_one_without_a_ch
     assert subprocess.run(command, capture_output=True).returncode
 
 
+@pytest.mark.parametrize(
+    ("head", "routed", "own"),
+    [
+        ("10.0.0.9", False, ["--node-ip-address=10.0.0.9"]),
+        ("n0", False, ["--node-ip-address=192.168.0.7"]),  # the name is the machine's own, 127.0.1.1
+        ("n0", True, []),
+    ],
+)
+def test_a_head_from_which_no_route_leads_outside_is_known_by_an_address_of_its_network(
+    head: str, routed: bool, own: list[str], tmp_path: Path
+) -> None:
+    """Ray 2.60 calls it what its name stands for, and the others join, and do not find it."""
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    for name, body in (
+        (".venv/bin/ray", 'echo "$@"'),
+        ("ip", f"exit {0 if routed else 2}"),
+        ("hostname", "echo 192.168.0.7 10.0.0.9 fd00::1"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    made = yaml.safe_load(scripts.ray_yaml(job_of("a"), tmp_path, "me", [head, "n1"]))
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", made["head_start_ray_commands"][1]], capture_output=True, text=True, env=env)
+    assert [word for word in done.stdout.split() if word.startswith("--node-ip")] == own
+
+
 def test_a_large_checkpoint_may_take_the_time_of_its_bytes() -> None:
     """108B parameters of bf16 weights, fp32 weights and two moments are 1.5 TB: two hours at 0.2 GB/s."""
     small, large = (resolve(name).run for name in ("quickstart", "h100/scalerl_17bx16_least"))

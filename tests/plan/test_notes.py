@@ -12,10 +12,11 @@ import pytest
 from scalelab.cli import main
 from scalelab.experiment import resolve
 from scalelab.hardware import device
+from scalelab.plan import idle as idle_module
 from scalelab.plan.driver import BUSY, driver_cores, driver_warning
 from scalelab.plan.idle import idle
 from scalelab.plan.notes import notes
-from scalelab.plan.placement import placement
+from scalelab.plan.placement import placement, resize
 from scalelab.plan.planner import RunPlan, plan_of
 from scalelab.plan.prompts import verify_seconds
 from scalelab.plan.speed import Assumptions
@@ -152,6 +153,19 @@ def test_what_is_proposed_to_a_trainer_that_idles_keeps_it_busy(
             assert waits(plan_of(run, place, device("h100"), Assumptions())) < 0.5
 
 
+@pytest.mark.parametrize("name", ["h100/scalerl_8b", "scalerl_8b"])
+def test_a_batch_is_proposed_on_ten_thousand_devices_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On H100 a hundred times the batch keeps the trainer busy; on GB200 the driver holds that up, at half a step."""
+    monkeypatch.setattr(idle_module, "propose", lambda *_: None)
+    run, kind = resolve(name).run, device(name.partition("/")[0] if "/" in name else "gb200")
+    plan = plan_of(run, place := resize(run, 10_000), kind, Assumptions())
+    [said] = [one for one in notes(run, plan, kind, Assumptions()) if "stands idle" in one]
+    prompts = int(re.findall(r"Recipe.prompts_per_step=(\d+) ", said)[0])
+    larger = replace(run, recipe=replace(run.recipe, prompts_per_step=prompts))
+    assert idle(plan) > 0.9
+    assert idle(plan_of(larger, place, kind, Assumptions())) < (0.1 if kind.name == "h100" else 0.5)
+
+
 def test_a_faster_placement_is_named_beside_a_trainer_that_is_busy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "h100/scalerl_8b", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -180,10 +194,11 @@ def test_a_first_step_that_waits_for_hours_of_the_base_models_evaluation_is_said
         assert main(["plan", *command, "--json"]) == 0
         return [one for one in json.loads(capsys.readouterr().out)["notes"] if "before the first step" in one]
 
-    for least in ("h100/scalerl_17bx16_least", "h200/scalerl_17bx16_least"):
+    for least, hours in (("h100/scalerl_17bx16_least", "7"), ("h200/scalerl_17bx16_least", "5")):
         assert said(least) == []
-        [note] = said(least, "--set", "HeldOut.samples=16")
-        assert re.search(r"takes all engines for [57]\.\d hours before the first step, 1?\d\d\d? device-hours", note), (
-            note
+        [note] = said(least, "--set", "HeldOut.samples=16", "--set", "Evaluation.engines=0")
+        assert re.search(
+            rf"takes all engines for {hours}\.\d hours before the first step, 1?\d\d\d? device-hours", note
         )
+    assert said("h200/scalerl_17bx16_least", "--set", "HeldOut.samples=16") == [], "one of its two goes on"
     assert said("h100/scalerl_17bx16") == []

@@ -44,6 +44,12 @@ def test_a_public_llama4_folder_is_taken_as_it_is_and_its_text_model_is_written_
     tensors = load_file(folder / "model.safetensors")
     whole = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
     save_file({**whole, "vision_model.patch.weight": torch.zeros(2)}, folder / "model.safetensors")
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**29))
+        with pytest.raises(LabError, match=r"has 0\.5 GiB free, and the text model of .*: free some, or set SCALE"):
+            pretrained(*start_of(folder))
+        assert not (tmp_path / "cache/base").exists()
     cached = pretrained(*start_of(folder))
     assert cached.is_relative_to(tmp_path / "cache")
     assert pretrained(*start_of(folder)) == cached
