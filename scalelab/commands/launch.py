@@ -16,6 +16,7 @@ Examples (SFT.pretrained is the model that RL starts from):
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import ipaddress
 import os
 import re
@@ -219,7 +220,7 @@ def _check(args: argparse.Namespace, run: Run) -> None:
     if args.check and args.submit:
         raise LabError("--check submits nothing: leave --check or --submit out")
     if args.where != "k8s" or args.check:
-        _check_disk(args.out, run, sft=args.sft)
+        _check_disk(args.out, run, sft=args.sft, seen=args.check)
     if args.hosts:
         _check_hosts(args.hosts.split(","))
     if args.network and not set(args.network) <= set("0123456789abcdefABCDEF.:"):
@@ -277,12 +278,14 @@ def _in_pods(path: str) -> bool:
     return not {VOLUME, IMAGE}.isdisjoint(Path(os.path.normpath(path)).parents)
 
 
-def _check_disk(out: Path, run: Run, *, sft: bool) -> None:
-    """Refuse a file system without room for the run or the fine-tuning, where this machine sees it, too."""
+def _check_disk(out: Path, run: Run, *, sft: bool, seen: bool) -> None:
+    """Refuse a disk without room for the run or the fine-tuning; `seen` says that this machine should see it."""
     from scalelab.plan.disk import check_disk, check_fine_tuning_disk
     from scalelab.plan.planner import step_hours
 
     if not any(parent.exists() and len(parent.parts) > 1 for parent in (out, *out.parents)):
+        if seen:
+            raise LabError(f"no folder of --out {out} is here, so that nobody knows its room: look where it is mounted")
         return
     if sft:
         check_fine_tuning_disk(out, run)
@@ -298,10 +301,12 @@ def _folder(run: Run) -> Path | None:
 
 def _check_model(run: Run, *, seen: bool) -> None:
     """Refuse a model that is not the run's, where this machine sees it; `seen` says that it should."""
-    from scalelab.start.base_model import checked_model
-
     folder = _folder(run)
     if folder is not None and folder.is_dir():
+        if not seen and importlib.util.find_spec("torch") is None:  # a login node may have only what plans
+            return
+        from scalelab.start.base_model import checked_model
+
         checked_model(run, folder)
     elif folder is not None and seen:
         raise LabError(f"SFT.pretrained: there is no folder {folder} here: put the model there")

@@ -594,6 +594,23 @@ sys.exit({{"run": 7, "create": 0}}[sys.argv[1]])
     assert f"{volume} has 2.0 GiB free, and this run writes" in capfd.readouterr().err
 
 
+def test_room_that_nobody_can_see_from_here_is_not_said_to_be_there(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["launch", "slurm", "h100/scalerl_8b", "--out", "/no/such/a", "--set", "SFT.pretrained=hub:a/b"]
+    assert main([*asked, "--check"]) == 1
+    assert "no folder of --out /no/such/a is here, so that nobody knows its room" in capsys.readouterr().err
+    assert main(asked) == 0
+
+
+def test_without_torch_a_script_is_written_and_its_model_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["launch", "slurm", "h100/scalerl_8b", "--out", "/no/such/a", "--set", f"SFT.pretrained={tmp_path}"]
+    assert main(asked) == 1, "an empty folder is no model"
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    assert main(asked) == 0
+    assert main([*asked, "--check"]) == 1
+
+
 def test_a_run_that_is_left_to_a_head_outlives_who_started_it(tmp_path: Path) -> None:
     lab = tmp_path / "a lab/.venv/bin"
     lab.mkdir(parents=True)
