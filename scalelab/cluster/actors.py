@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import ray
 
-from scalelab.cluster.environment import ProcessRole, environment
 from scalelab.cluster.heartbeats import GROUP
+from scalelab.environment import ProcessRole, environment
 from scalelab.errors import BROKEN_OFF, BrokenOffError, LabError
 from scalelab.run.settings import Cluster
 

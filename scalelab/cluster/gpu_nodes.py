@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from scalelab.cluster.environment import import_path
+from scalelab.environment import import_path
 from scalelab.errors import LabError
 from scalelab.gpu_driver import look_here
 from scalelab.waiting import wait_for

@@ -248,7 +248,7 @@ def _by_prompt(args: argparse.Namespace) -> int:
     from scalelab.curves.prompts import compare_prompts
 
     _refuse_others(args)
-    found, alone = compare_prompts(
+    found, uncompared = compare_prompts(
         args.sources,
         args.by_prompt,
         args.margin,
@@ -258,11 +258,11 @@ def _by_prompt(args: argparse.Namespace) -> int:
         columns=dict(map(column_of, args.column)),
     )
     if args.json:
-        print_json({"by_prompt": [vars(one) for one in found], "metric": args.by_prompt, "alone": alone})
+        print_json({"by_prompt": [vars(one) for one in found], "metric": args.by_prompt, "uncompared": uncompared})
     else:
         for one in found:
             print_filled(one.text() + ".")
-        for task, only in alone.items():
+        for task, only in uncompared.items():
             print_filled(f"{task or 'all'}: {only} alone has completions of it, so nothing is held against it.")
     return 0
 

@@ -149,7 +149,7 @@ def compare_prompts(
     refuse_unknown_tasks(tasks, [task for task, _ in given])
     given = {(task, run): seeds for (task, run), seeds in given.items() if not tasks or task in tasks}
     tasks = list(dict.fromkeys(task for task, _ in given))
-    found, alone, shared = [], {}, error / max(len(given) - len(tasks), 1)  # Bonferroni over all lines
+    found, uncompared, shared = [], {}, error / max(len(given) - len(tasks), 1)  # Bonferroni over all lines
     for task in tasks:
         of_task = {run: seeds for (other, run), seeds in given.items() if other == task}
         votes = _votes(of_task.values()) if metric == "majority" else None
@@ -158,10 +158,10 @@ def compare_prompts(
             one = difference_by_prompt((task, run, first[0]), (rates, first[1]), margin, shared, level)
             found.append(replace(one, votes=votes))
         if not others:
-            alone[task] = first[0]
+            uncompared[task] = first[0]
     if not found:
         raise LabError("one run only: give completions of two recipes or more, named by a column run or by their files")
-    return found, alone
+    return found, uncompared
 
 
 Given = dict[str, list[tuple[float, str | None]]]

@@ -23,7 +23,7 @@ export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 ulimit -l unlimited 2>/dev/null || echo "locked memory is limited to $(ulimit -l) KiB: NCCL may fall back to TCP" >&2
 ulimit -n 65536 2>/dev/null || true
 """
-"""Environment of a whole node; what only trainer or engines need is in `scalelab.cluster.environment`."""
+"""Environment of a whole node; what only trainer or engines need is in `scalelab.environment`."""
 
 CHECKPOINT_BANDWIDTH = 2e9
 """Bytes a second that all ranks together are assumed to write."""

@@ -25,10 +25,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from moe.settings import TrainerSetup
 from scalelab.cluster.actors import actor_class, end_ray, join_cluster
 from scalelab.cluster.engine_actor import EngineActor
-from scalelab.cluster.environment import ALLOCATOR, ProcessRole, environment
 from scalelab.cluster.graders import GraderActor
 from scalelab.cluster.placement import Reservation, shared
 from scalelab.cluster.trainer_ranks import TrainerRank
+from scalelab.environment import ALLOCATOR, ProcessRole, environment
 from scalelab.errors import LabError
 from scalelab.hardware import packed
 from scalelab.launcher.scripts import CPUS_PER_DEVICE

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from scalelab.cluster.environment import ProcessRole, environment
+from scalelab.environment import ProcessRole, environment
 from scalelab.hardware import Device
 from scalelab.rehearse.forks import MEMORY_GIB
 from scalelab.rehearse.processes import ROOT, Interpreter

@@ -3,6 +3,7 @@
 Not thread-safe: `scalelab.rollout.generator` steps it from one thread. Axes: `_T` tokens of one completion,
 `_B` sequences of a step, `_V` vocabulary.
 """
+# ruff: noqa: E402 - vLLM reads its variables when it is imported
 
 from __future__ import annotations
 
@@ -15,14 +16,9 @@ from typing import Any
 
 import numpy as np
 
-# Read by vLLM: without the first it starts a worker process on a CPU, whose weights we could not reach between two
-# steps; its start-up report and its telemetry are of no use inside a run.
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-# The processes of a tensor-parallel engine are started afresh, since this one has threads, and are not tied to cores.
-os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
-os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+from scalelab.environment import take_engine
+
+take_engine()
 
 from safetensors import safe_open
 from vllm import SamplingParams

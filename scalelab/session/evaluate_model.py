@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from moe.cpu.portable import hide_wider
 from moe.durable import made_whole
 from moe.model.size import kv_bytes_per_token
-from scalelab.cluster.environment import take_role
 from scalelab.errors import LabError, nearest
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.config import GeneratorSetup
@@ -205,7 +204,6 @@ def sample(
 ) -> list[Rollout]:
     """Generate and grade all completions, in the order of the prompts, on an engine in this process."""
     hide_wider()  # before vLLM is imported
-    take_role("engine")
     from scalelab.rollout.generator import Generator
     from scalelab.rollout.tokenizer import with_texts
     from scalelab.session.drive import unwrapped

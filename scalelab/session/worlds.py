@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from moe.cpu.portable import hide_wider
+from scalelab.environment import ONE_THREAD
 from scalelab.imports import quick_imports
 from scalelab.run.config import Run
 from scalelab.session.drive import drive
@@ -155,7 +156,7 @@ def run_on_simulated_clock(
     run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None, start_up: StartUp
 ) -> str | None:
     """Start engine and trainer in this process, and hand over to the loop on a simulated clock, as `run_on_cluster`."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # two threads on busy cores fall to a twentieth of the speed
+    os.environ.update(ONE_THREAD)
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # warns that a CPU has no Triton
     with quick_imports():
         import torch

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from scalelab.cluster.environment import ALLOCATOR, environment
+from scalelab.environment import ALLOCATOR, environment
 
 SOURCE = """
 import json, os, psutil

@@ -151,9 +151,9 @@ def test_a_task_that_one_run_alone_has_is_named_and_held_against_nothing(
     assert "poems: b alone has completions of it, so nothing is held against it." in out
     assert out.count("poems") == 1
     assert main(["compare", path, "--by-prompt", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["alone"] == {"poems": "b"}
+    assert json.loads(capsys.readouterr().out)["uncompared"] == {"poems": "b"}
     assert main(["compare", path, "--by-prompt", "--task", "math", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["alone"] == {}
+    assert json.loads(capsys.readouterr().out)["uncompared"] == {}
 
 
 def test_tasks_and_columns_that_are_named_are_those_compared(

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from moe.settings import Layout
-from scalelab.cluster.environment import ALLOCATOR, environment
+from scalelab.environment import ALLOCATOR, environment
 from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.launcher.slurm_job import ray_start
@@ -100,7 +100,7 @@ def test_a_table_that_gives_engines_expandable_segments_breaks_the_command(tmp_p
     """Rehearse from a copy of the checkout that has one wrong line."""
     for name in ("scalelab", "moe", "tasks", "experiments"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "recorded"))
-    table = tmp_path / "scalelab/cluster/environment.py"
+    table = tmp_path / "scalelab/environment.py"
     right = table.read_text()
     table.write_text(right.replace("expandable_segments:False", "expandable_segments:True"))
     assert table.read_text() != right

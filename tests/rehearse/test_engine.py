@@ -32,7 +32,7 @@ for name, devices in (("scalerl_8b", 1), ("scalerl_17bx16", 4)):
 
 STARTS = """
 import os
-from scalelab.cluster.environment import environment
+from scalelab.environment import environment
 from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.rehearse.engine import rehearse

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moe.durable import write_whole
-from scalelab.cluster.environment import import_path
+from scalelab.environment import import_path
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.books import Ledger

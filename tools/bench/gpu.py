@@ -31,7 +31,7 @@ from moe.sequences import TrainingSequence
 from moe.settings import OptimizerConfig, Recompute, TrainerSetup
 from moe.train.trainer import Trainer
 from moe.weights.links import shapes
-from scalelab.cluster.environment import environment
+from scalelab.environment import environment
 from scalelab.experiment import resolve
 from scalelab.hardware import Device, found
 from scalelab.plan.memory import RESERVE, trainer_memory

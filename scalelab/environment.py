@@ -13,16 +13,23 @@ ProcessRole = Literal["trainer", "engine", "verifier"]
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Variables that torch's allocator reads; the first that is set counts."""
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""Two threads on busy cores fall to a twentieth of the speed."""
+_VLLM = {
+    # Read at vLLM's import. Its start-up report and its telemetry are of no use inside a run.
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    # On a CPU the processes of a tensor-parallel engine are not tied to cores.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+"""Variables that a user may set otherwise where the lab starts no process of its own."""
 _ALL = {
-    # Two threads on busy cores fall to a twentieth of the speed.
-    "OMP_NUM_THREADS": "1",
+    **ONE_THREAD,
+    **_VLLM,
     # glibc gives threads heaps of their own, in which tensors of changing sizes leave ever more holes.
     "MALLOC_ARENA_MAX": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
-    # vLLM reads its variables at import.
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
 }
 _BY_ROLE: dict[ProcessRole, dict[str, str]] = {
     "trainer": {
@@ -40,6 +47,10 @@ _BY_ROLE: dict[ProcessRole, dict[str, str]] = {
         # FlashInfer's sampler cuts distributions to their likeliest tokens, which no run asks for, and vLLM would
         # compile it at an engine's start: with nvcc, on every node.
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        # Else vLLM starts a worker process on a CPU, whose weights nobody could reach between two steps.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        # The processes of a tensor-parallel engine are started afresh, since an engine's own has threads.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     },
     # Ray hides a node's devices from an actor that holds some, and shows all of them to one that holds none.
     "verifier": {"CUDA_VISIBLE_DEVICES": ""},
@@ -61,6 +72,8 @@ def environment(role: ProcessRole) -> dict[str, str]:
     return {**_ALL, **_BY_ROLE[role], **import_path()}
 
 
-def take_role(role: ProcessRole) -> None:
-    """Set what a role needs and others must not have in this process, before it does that role's work itself."""
-    os.environ.update(_BY_ROLE[role])
+def take_engine() -> None:
+    """Set what an engine needs in this process, which may be no engine's own, before vLLM is imported."""
+    os.environ.update(_BY_ROLE["engine"])
+    for name, value in _VLLM.items():
+        os.environ.setdefault(name, value)
