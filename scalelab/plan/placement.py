@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -128,12 +129,17 @@ def resize(run: Run, gpus: int) -> Placement:
     place, multiple = replace(placement(run), verifiers=verifiers_on(run, gpus)), ranks_per_copy(run.trainer.layout)
     if (place.shared or gpus == 1) and gpus % multiple == 0:
         return replace(place, trainers=gpus, engines=gpus, shared=True)
-    share = place.trainers / (place.trainers + place.generators)
-    trainers = max(1, round(gpus * share / multiple)) * multiple
-    engines = (gpus - trainers) // place.generator.tensor_parallel
+    share, tensor = place.trainers / (place.trainers + place.generators), place.generator.tensor_parallel
+
+    def split(devices: int) -> tuple[int, int]:
+        trainers = max(1, round(devices * share / multiple)) * multiple
+        return trainers, (devices - trainers) // tensor
+
+    trainers, engines = split(gpus)
     if engines < 1:
+        least = next(more for more in itertools.count(gpus + 1) if split(more)[1] >= 1)
         raise LabError(
-            f"{gpus} devices are too few for {trainers} trainer ranks and one engine on "
-            f"{place.generator.tensor_parallel}: give more"
+            f"{gpus} devices are too few for {trainers} trainer ranks and one engine on {tensor}: give {least} or "
+            "more, or another Layout and GeneratorConfig.tensor_parallel"
         )
     return replace(place, trainers=trainers, engines=engines)

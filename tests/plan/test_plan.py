@@ -87,8 +87,13 @@ def test_roles_are_as_near_to_their_proportion_as_whole_copies_and_engines_come(
         wanted = gpus * own.trainers / (own.trainers + own.generators)
         trainers = min(range(copy, gpus + copy, copy), key=lambda ranks: abs(ranks - wanted))
         if gpus - trainers < engine:
-            with pytest.raises(LabError, match=f"{gpus} devices are too few for {trainers} trainer ranks"):
+            with pytest.raises(LabError, match=f"{gpus} devices are too few for {trainers} trainer ranks") as error:
                 resize(run, gpus)
+            least = int(re.findall(r"give (\d+) or more", str(error.value))[0])
+            assert resize(run, least).engines == 1
+            for fewer in range(gpus, least):
+                with pytest.raises(LabError, match="too few"):
+                    resize(run, fewer)
         else:
             place = resize(run, gpus)
             assert abs(place.trainers - wanted) == abs(trainers - wanted), "two may be as near"
