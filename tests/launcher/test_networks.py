@@ -67,7 +67,6 @@ def can_make_networks() -> bool:
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.nightly,
     pytest.mark.skipif(not can_make_networks(), reason="only root can make networks, with `ip` of iproute2"),
 ]
 
@@ -127,6 +126,7 @@ def test_nodes_of_two_networks_are_one_cluster(tmp_path: Path) -> None:
     assert (tmp_path / "told").read_text() == "['10.77.0.1', '10.77.0.2']\n"
 
 
+@pytest.mark.nightly
 def test_a_node_whose_network_is_cut_is_not_waited_for_without_end(tmp_path: Path) -> None:
     code, said, seconds = Networks(tmp_path, 'touch "$STUB/began"\n', first=CUT).run("--join-seconds=60")
     assert code == 1
@@ -135,6 +135,7 @@ def test_a_node_whose_network_is_cut_is_not_waited_for_without_end(tmp_path: Pat
     assert seconds < 300
 
 
+@pytest.mark.nightly
 def test_a_node_whose_link_was_cut_is_taken_back(tmp_path: Path) -> None:
     lost = f"""\
 {CUT}
@@ -150,6 +151,7 @@ tell > "$STUB/told"
     assert (tmp_path / "told").read_text() == "['10.77.0.1', '10.77.0.2']\n"
 
 
+@pytest.mark.nightly
 def test_a_run_over_two_networks_takes_its_weights_from_one_to_the_other(tmp_path: Path) -> None:
     settings = {
         **SMALLEST,

@@ -236,7 +236,6 @@ def test_a_run_broken_off_says_why_and_leaves_readable_files_and_no_process(
 
 
 @pytest.mark.slow
-@pytest.mark.nightly
 def test_a_step_that_cannot_be_taken_is_noticed_before_the_first_evaluation(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "no_loss.py").write_text(BROKEN)
     arguments = command(tmp_path / "run", "--set", "Recipe.loss=@no_loss.Broken()")
