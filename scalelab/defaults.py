@@ -20,3 +20,5 @@ STOP_ERROR = 0.05
 
 SIGMA = 0.6
 """Standard deviation of the logarithm of a completion's length."""
+LEAST_FREE = 2**30
+"""Bytes of disk that a run needs however small it is: models in caches, logs, reports."""

@@ -8,12 +8,14 @@ Example:  scalelab status runs/quickstart
 from __future__ import annotations
 
 import argparse
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.commands.arguments import add_json
+from scalelab.defaults import LEAST_FREE
 from scalelab.terminal import plain_line, shell_path
 
 if TYPE_CHECKING:
@@ -83,7 +85,9 @@ def _told(found: RunStatus, speeds: MeasuredSpeeds | None) -> list[str]:
     if found.state == "interrupted":
         lines.append(command)
     if found.state == "gone":
-        lines.append(f"its process is not there any more: {command}")
+        free = shutil.disk_usage(found.run).free
+        full = f", and its disk has {free / 2**30:.1f} GiB free, which may have ended it: free some; {command}"
+        lines.append(f"its process is not there any more{full if free < LEAST_FREE else f': {command}'}")
     if found.state == "silent":
         perhaps = "" if found.age is not None else f", and no file says whether its process is there; if not, {command}"
         lines.append(f"it has written no line for {_ago(found.quiet)}{perhaps}")

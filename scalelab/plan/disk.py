@@ -8,12 +8,10 @@ from pathlib import Path
 
 from moe.checkpoint.size import checkpoint_bytes
 from moe.model.size import BYTES, parameters
+from scalelab.defaults import LEAST_FREE
 from scalelab.errors import LabError
 from scalelab.run.config import Run
 from scalelab.run.evaluation_sets import ReadySet
-
-_LEAST = 2**30
-"""Bytes that a run needs however small it is: models in caches, logs, reports."""
 
 # Bytes as runs were seen to write them, rounded up.
 _PER_LINE = 8_192  # a step in metrics.jsonl and TensorBoard
@@ -94,7 +92,7 @@ def check_disk(path: Path, run: Run, step_hours: float | None) -> None:
     needed = disk_needed(run, step_hours)
     there = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else 0
     parent, free = _free(path)
-    if free >= max(_LEAST, needed.total - there):
+    if free >= max(LEAST_FREE, needed.total - there):
         return
     unknown = ""
     if step_hours is None and run.budget.hours is not None:
@@ -123,7 +121,7 @@ def check_fine_tuning_disk(path: Path, run: Run) -> None:
     checkpoint = checkpoint_bytes(hf_config, run.tuner_setup.dtype)
     model = BYTES["bfloat16"] * parameters(hf_config).total
     parent, free = _free(path)
-    if free < max(_LEAST, 2 * checkpoint + model):
+    if free < max(LEAST_FREE, 2 * checkpoint + model):
         raise LabError(
             f"{parent} has {free / 2**30:.1f} GiB free, and the fine-tuning writes up to "
             f"{(2 * checkpoint + model) / 2**30:.1f} GiB and needs 1 GiB in any case: two checkpoints of "
@@ -143,7 +141,7 @@ def check_copy_disk(target: Path, folder: Path) -> None:
     """
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     parent, free = _free(target)
-    if free < max(_LEAST, size):
+    if free < max(LEAST_FREE, size):
         raise LabError(
             f"{parent} has {free / 2**30:.1f} GiB free, and the text model of {folder} takes up to "
             f"{size / 2**30:.1f} GiB there: free some, or set SCALELAB_CACHE to a folder of a larger disk"

@@ -203,6 +203,21 @@ def test_a_run_whose_process_is_gone_is_told_so_wherever_it_ran(run: Path) -> No
     assert run_status(run).state == audit(run).status == "running"
 
 
+@pytest.mark.parametrize(("free", "full"), [(2**30, False), (2**28, True)])
+def test_of_a_process_that_is_gone_a_full_disk_is_told_as_what_may_have_ended_it(
+    run: Path, free: int, full: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that finds no room for its last line cannot say why it ends."""
+    status = json.loads((run / "status.json").read_text())
+    (run / "status.json").write_text(json.dumps(status | {"started": "1"}))
+    usage = shutil.disk_usage(run)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))
+    assert main(["status", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert "its process is not there any more" in told
+    assert (", and its disk has 0.2 GiB free, which may have ended it: free some; `scalelab run" in told) == full
+
+
 @pytest.mark.parametrize("said", ["running", "finished", "interrupted"])
 def test_the_step_that_is_told_is_the_last_that_was_written(
     run: Path, said: str, capsys: pytest.CaptureFixture[str]
