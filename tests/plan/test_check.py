@@ -1,5 +1,6 @@
 """A run is held against the devices that are there before anything starts, and the nearest that fits is named."""
 
+import itertools
 import re
 import shlex
 from dataclasses import replace
@@ -11,7 +12,16 @@ from moe.train.layout import check_layout
 from scalelab.errors import LabError
 from scalelab.experiment import load, resolve
 from scalelab.hardware import DEVICES, Hardware, device, found, of_ray
-from scalelab.plan.check import PlacementCheck, check, check_fine_tuning, nearest, smallest, with_hardware
+from scalelab.plan.check import (
+    LARGEST,
+    PlacementCheck,
+    _counts,
+    check,
+    check_fine_tuning,
+    nearest,
+    smallest,
+    with_hardware,
+)
 from scalelab.plan.planner import RunPlan, narrowed, propose
 from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
@@ -199,6 +209,13 @@ def test_the_smallest_cluster_fits_and_a_smaller_one_does_not(experiment: str, n
 
 
 @pytest.mark.slow
+def test_every_number_of_ranks_in_a_node_is_tried_and_then_nodes_up_to_twice_as_many() -> None:
+    counts = list(_counts(h100 := device("h100")))
+    assert counts[: h100.per_node + 1] == [*range(1, h100.per_node + 1), 2 * h100.per_node]
+    assert all(few < more <= 2 * few for few, more in itertools.pairwise(counts))
+    assert LARGEST / 2 < counts[-1] <= LARGEST
+
+
 def test_what_no_cluster_of_a_device_holds_is_said() -> None:
     run = resolve("scalerl_8b").run
     tiny = replace(device("a100"), memory_gib=6.0)
