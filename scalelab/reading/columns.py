@@ -284,7 +284,7 @@ def _by_values(table: Table, free: Iterable[str]) -> tuple[list[str], tuple[str,
     for name in free:
         if any(NO_RATES.fullmatch(word) for word in re.split(r"[^a-z]+", short(name)) if word):
             continue
-        column = numbers(table.cells[name])
+        column = numbers(table.cells[name], table.facts.get("comma", ""))
         values = column.value_N[~column.blank_N]
         if len(values) > 1 and not column.wrong and 0 <= values.min() < values.max() <= 1:
             found.append(name)
