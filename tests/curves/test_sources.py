@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from scalelab.cli import main
 from scalelab.curves import curve, fit, pool, read_sources
 from scalelab.curves.fitting.joint import select_window
 from scalelab.errors import LabError
+from scalelab.reading.branches import copies
 from scalelab.reading.curve import binomial_stderr
 from scalelab.reading.sources import distinct_names
 from scalelab.view.discover import find_runs
@@ -471,6 +473,11 @@ def test_a_copy_of_a_run_is_no_seed_of_its_own(tmp_path: Path, capsys: pytest.Ca
     for name, loss in (("one", "CISPO"), ("like", "GSPO")):  # a setting that changed no number
         made_run(tmp_path / "two" / name, rollouts=False, loss=loss)
     assert all(len(item.seeds) == 2 for item in pool(read_sources([tmp_path / "two"]), "two"))
+    lone = read_sources([runs / "one"])
+    branched = [replace(item, run=name, fork=4.0) for name in ("branch", "its_backup") for item in lone]
+    assert all(len(item.seeds) == 1 for item in pool(branched, "branch"))
+    siblings = [replace(item, fork=fork) for fork in (4.0, 8.0) for item in lone]
+    assert not copies(siblings)
     coarse = [curve(np.arange(5), np.array([0.0, 0.25, 0.25, 0.5, 0.75]), run=name) for name in "ab"]
     assert len(pool(coarse, "coarse")[0].seeds) == 2
 
