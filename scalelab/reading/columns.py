@@ -174,6 +174,8 @@ def _compute(table: Table, reading: Reading, charted: bool) -> tuple[str, str, s
         return by_short[name], *_unit_of(name)
     if charted:
         return table.columns[0], "compute", ""
+    if not table.columns:
+        raise LabError(f"{table.path}: no evaluations in it yet")
     raise LabError(
         f"{table.path}: no column for compute; it has {dozen(table.columns)}; map one: --column compute=NAME, and "
         "what it counts with --unit"
