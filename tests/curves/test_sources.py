@@ -454,6 +454,27 @@ def test_a_star_takes_the_columns_of_a_wide_table_for_tasks_and_leaves_gaps_out(
         read_sources([source], {"compute": "Step", "pass_rate": "test/*"})
 
 
+def test_runs_of_one_name_in_two_logs_are_told_apart_by_their_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, tasks in (("mine", "math code"), ("theirs", "math"), ("more", "sums")):
+        rows = [f"same,{task},{10 * at},{at / 20}" for task in tasks.split() for at in range(9)]
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "log.csv").write_text("\n".join(["run,task,step,pass_rate", *rows]) + "\n")
+    logs = [str(tmp_path / folder / "log.csv") for folder in ("mine", "theirs", "more")]
+    assert {(item.run, item.task) for item in read_sources(logs[:2])} == {
+        ("mine/log/same", "math"),
+        ("mine/log/same", "code"),
+        ("theirs/log/same", "math"),
+    }
+    assert {item.run for item in read_sources(logs[::2])} == {"same"}, "tasks of one run in two files"
+    other = (tmp_path / "mine" / "log.csv").rename(tmp_path / "mine" / "other.csv")
+    assert {item.run for item in read_sources([other, logs[1]])} == {"other/same", "log/same"}
+    other.rename(logs[0])
+    assert main(["compare", *logs[:2], "--task", "math"]) == 0
+    assert "against mine/log/same: cannot tell: theirs/log/same" in capsys.readouterr().out
+
+
 def test_a_copy_of_a_run_is_no_seed_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A backup, whole or of an earlier day, counts once; the same rates by chance do not make a copy."""
     runs = tmp_path / "runs"
