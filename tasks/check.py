@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tasks.bounded.pool import BoundedPool
+from tasks.bounded.pool import CROWDED, BoundedPool
 from tasks.errors import TaskError
 from tasks.own import Asking
 from tasks.rewards import RewardVerifier, is_async
@@ -58,12 +58,13 @@ class _Case:
     answer: str
 
 
-def check_task(task: Task, prompts: int = 8) -> list[Finding]:
+def check_task(task: Task, prompts: int = 8, say: Callable[[str], None] = lambda text: None) -> list[Finding]:
     """Try a task.
 
     Args:
         task: the task; its rewards run in processes of their own, with its time limits.
         prompts: training prompts that are tried.
+        say: called with a line about each answer whose reward took too long, as the wait for it may be a minute.
 
     Raises:
         TaskError: it has no prompts, or is no task.
@@ -72,12 +73,13 @@ def check_task(task: Task, prompts: int = 8) -> list[Finding]:
     asked = [task.prompt(number) for number in range(min(prompts, task.size or prompts))]
     findings = [*_prompts(task, asked)]
     cases = list(_cases(task, asked))
-    first = _graded(task, cases)
+    first = _graded(task, cases, say)
     tried = cases[: len(first)]
     again = _graded(task, [*tried, *tried]) if len(first) == len(cases) else None
     findings += _repeated(tried, first, again)
     if isinstance(task, Asking) and hasattr(task, "reward") and not is_async(task):  # type: ignore[arg-type]
-        findings.append(_gold(task, tried))
+        in_time = [case for case, one in zip(tried, first) if one.outcome != "timeout"]
+        findings += [_gold(task, in_time)] if in_time else []
     return [*findings, *_rewards(task, tried, first), *_troubles(tried, first), _seconds(task, first)]
 
 
@@ -161,7 +163,7 @@ def _perfect(task: Task, number: int, prompt: Prompt) -> tuple[Prompt, str] | No
     return None
 
 
-def _graded(task: Task, cases: Sequence[_Case]) -> list[Verdict]:
+def _graded(task: Task, cases: Sequence[_Case], say: Callable[[str], None] = lambda text: None) -> list[Verdict]:
     """Verdicts one after the other in fresh processes; fewer than asked for if too many take too long."""
     before = f"thinking{THINK_CLOSE}" if task.has_thinking else ""
     serial = replace(task, workers=1) if isinstance(task, Asking) else task
@@ -170,7 +172,11 @@ def _graded(task: Task, cases: Sequence[_Case]) -> list[Verdict]:
     with closing(verifier):
         for case in cases:
             verdicts += verifier.verify([(case.prompt, before + case.answer)])
-            if sum(one.outcome == "timeout" for one in verdicts) >= MOST_TIMEOUTS:
+            slow = sum(one.outcome == "timeout" for one in verdicts)
+            if verdicts[-1].outcome == "timeout":
+                taken = f"no reward after {verdicts[-1].seconds:.2g} s"
+                say(f"{task.name}, {case.kind}: {taken}; {slow} of at most {MOST_TIMEOUTS} such answers")
+            if slow >= MOST_TIMEOUTS:
                 break
     return verdicts
 
@@ -254,4 +260,7 @@ def _seconds(task: Task, verdicts: Sequence[Verdict]) -> Finding:
     taken = sorted(one.seconds for one in verdicts)
     limit = getattr(task, "reward_seconds", None)
     found = f"median {statistics.median(taken):.2g}, most {taken[-1]:.2g}"
-    return Finding("seconds a reward", f"{found} (limit {limit:g})" if limit is not None else found)
+    if limit is None:
+        return Finding("seconds a reward", found)
+    asleep = f" of a processor, {CROWDED * limit:g} asleep" if taken[-1] > 2 * limit else ""
+    return Finding("seconds a reward", f"{found} (limit {limit:g}{asleep})")

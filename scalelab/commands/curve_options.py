@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalelab.commands.output import print_table
+from scalelab.commands.output import print_filled, print_table
 from scalelab.defaults import LEVEL
 from scalelab.errors import LabError
 
@@ -236,7 +236,7 @@ def print_remarks(analyses: list[Analysis], refused: list[dict[str, str]]) -> No
     if lines:
         print()
     for line in lines:
-        print(f"! {line}")
+        print_filled(f"! {line}", "  ")
 
 
 def column_of(item: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from scalelab.commands.curve_options import (
     print_remarks,
     read_curves,
 )
-from scalelab.commands.output import print_json
+from scalelab.commands.output import print_filled, print_json
 from scalelab.defaults import WORTHWHILE
 from scalelab.errors import LabError
 
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(found.as_json() | {"pooled": pooled, "refused": refused})
         return int(bool(refused))
-    print("\n".join([*found.text(), *pooled]))
+    for line in (*found.text(), *pooled):
+        print_filled(line)
     print_remarks(analyses, refused)
     return int(bool(refused))

@@ -105,7 +105,9 @@ def print_fits(
         _print_table([item for item in analyses if item.fit.curve.counted_in == unit], wide)
     pairs = parallel(analyses) if pairs is None else pairs
     if pairs:
-        print("\n" + "\n".join(pair.text() for pair in pairs))
+        print()
+        for pair in pairs:
+            print_filled(pair.text())
     print_remarks(analyses, refused)
 
 
@@ -143,7 +145,7 @@ def _print_table(analyses: list[Analysis], wide: bool) -> None:
     else:
         print("\nThe paper's method gives neither intervals nor forecasts; the joint one does.")
     for rule in dict.fromkeys(item.fit.window_rule for item in analyses):
-        print(f"Window: {rule}.")
+        print_filled(f"Window: {rule}.")
 
 
 def _parameter(item: Analysis, name: str) -> str:

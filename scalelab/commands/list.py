@@ -6,6 +6,7 @@ status, their steps and the last pass rate of each task; seeds of one recipe sta
 Examples:
   scalelab list
   scalelab list recipes                    # the members of a family
+  scalelab list my_family.py
   scalelab list --runs docs/first_study/runs     # the runs of another folder
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 from scalelab.commands.arguments import add_json
 from scalelab.commands.output import print_filled, print_json
 from scalelab.errors import LabError
-from scalelab.experiment import Listed, listing
+from scalelab.experiment import Listed, listing, load
 from scalelab.terminal import plain_text, shell_path
 
 RUNS = Path("runs")
@@ -31,17 +32,17 @@ FIRST = "quickstart"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("family", nargs="?", metavar="FAMILY", help="list the members of this family alone")
+    parser.add_argument("family", nargs="?", metavar="FAMILY", help="list the members of this family, or file, alone")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help=f"list the runs of this folder; default {RUNS}/")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print all experiments; 1 if an experiment's file could not be read."""
-    found, broken = listing()
+    found, broken = listing() if not _is_file(args.family) else (_of_file(args.family), [])
     folder = args.runs or RUNS
     runs = _runs(folder) if args.family is None and (args.runs or folder.is_dir()) else []
-    if args.family is not None:
+    if args.family is not None and not _is_file(args.family):
         found = [entry for entry in found if entry.name.partition("/")[0] == args.family]
         if not found:
             raise LabError(f"there is no experiment or family {args.family!r}: `scalelab list` shows them all")
@@ -58,6 +59,18 @@ def run(args: argparse.Namespace) -> int:
     for error in broken:
         print(f"scalelab: {error}", file=sys.stderr)
     return 1 if broken else 0
+
+
+def _is_file(family: str | None) -> bool:
+    return family is not None and family.endswith(".py")
+
+
+def _of_file(file: str) -> list[Listed]:
+    """The experiments of a file by the names that `scalelab run` takes."""
+    return [
+        Listed(f"{file}/{name.partition('/')[2]}".rstrip("/"), member.description, Path(file))
+        for name, member in load(file).items()
+    ]
 
 
 def _print_groups(found: list[Listed]) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.commands.arguments import add_json
 from scalelab.commands.curve_options import add_reading_arguments, reading_from
-from scalelab.commands.output import print_json, print_table
+from scalelab.commands.output import print_filled, print_json, print_table
 from scalelab.terminal import shell_path
 
 if TYPE_CHECKING:
@@ -101,10 +101,10 @@ def _print_source(source: ReadLog, reading: Reading) -> None:
         for ours, theirs in source.columns.items()
         if ours != "step" or theirs != source.columns["compute"]
     ]
-    print(f"taken: {'; '.join(taken)}")
+    print_filled(f"taken: {'; '.join(taken)}")
     if source.left:
         more = f", and {len(source.left) - 8} more" if len(source.left) > 8 else ""
-        print(f"not taken: {', '.join(source.left[:8])}{more}")
+        print_filled(f"not taken: {', '.join(source.left[:8])}{more}")
     print()
     curves = _kept(source, reading)
     rows = [
@@ -122,4 +122,4 @@ def _print_source(source: ReadLog, reading: Reading) -> None:
     print_table(rows, ["run", "task", "evaluations", "seeds", "compute", "pass rate", "± each"])
     for note in dict.fromkeys(note for item in curves for note in item.notes):
         about = [item.name for item in curves if note in item.notes]
-        print(f"! {note if len(about) == len(curves) else f'{about[0]}: {note}'}")
+        print_filled(f"! {note if len(about) == len(curves) else f'{about[0]}: {note}'}")

@@ -96,7 +96,9 @@ def _told(found: RunStatus, speeds: MeasuredSpeeds | None) -> list[str]:
         cost = f", {spent:.4f} {status.get('unit', 'units of compute')}" if isinstance(spent, int | float) else ""
         most = status.get("steps")
         lines.append(f"step {step}{f' of {most}' if isinstance(most, int) else ''}{cost}")
-    if found.pace is not None:
+    if found.simulated and found.state in ("interrupted", "gone"):
+        lines.append("it goes on from its last checkpoint that was due, and undoes the steps behind that")
+    elif found.pace is not None:
         lines += found.pace.lines(str(status.get("unit", "units of compute")))
     if speeds is not None:
         lines.append(speeds.line("this run"))

@@ -49,12 +49,16 @@ def run(args: argparse.Namespace) -> int:
         raise LabError(f"--prompts {args.prompts}: give 2 or more")
     results: dict[str, list[Finding]] = {}
     for task in _tasks(args.target, args.sets):
-        results[task.name] = check_task(task, args.prompts)
+        results[task.name] = check_task(task, args.prompts, _say)
         if not args.json:
             _print(task, results[task.name])
     if args.json:
         print_json({name: [asdict(one) for one in findings] for name, findings in results.items()})
     return 1 if any(not one.ok for findings in results.values() for one in findings) else 0
+
+
+def _say(text: str) -> None:
+    print(plain_line(text), file=sys.stderr, flush=True)
 
 
 def _tasks(target: str, sets: list[str]) -> list[Task]:

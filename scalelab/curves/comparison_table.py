@@ -96,7 +96,7 @@ def _measured(row: ComparisonRow) -> str:
 
 
 def _measured_difference(row: ComparisonRow) -> str:
-    return "–" if row.measured_difference is None else f"{row.measured_difference:+.3f}"
+    return "–" if row.measured_difference is None else f"{round(row.measured_difference, 3) + 0.0:+.3f}"
 
 
 def _difference(row: ComparisonRow) -> str:

@@ -37,23 +37,28 @@ class PairedDifference:
         found: the difference; None where completions are missing.
         step: of the fork, the last evaluation that both share; None for runs that share none.
         at: compute at which they are compared.
+        unit: of compute.
         evaluations: fewest of any run that were used.
+        most: most of any run.
         missing: what kept the pair from being compared; empty if nothing did.
     """
 
     found: PromptDifference | None
     step: float | None
     at: float
-    evaluations: int
+    unit: str
+    evaluations: int = 0
+    most: int = 0
     missing: str = ""
 
     def text(self) -> str:
         """The difference in a sentence."""
         if self.found is None:
             return self.missing
-        last = "the last evaluation" if self.evaluations == 1 else f"the last {self.evaluations} evaluations"
+        number = str(self.most) if self.evaluations == self.most else f"{self.evaluations} to {self.most}"
+        last = "the last evaluation" if self.most == 1 else f"the last {number} evaluations"
         since = "without a fit of both" if self.step is None else f"from the fork at step {self.step:g} on"
-        return f"{since}, {last} up to {compact(self.at)}: {self.found.text()}"
+        return f"{since}, {last} up to {compact(self.at)} {self.unit}: {self.found.text()}"
 
 
 def compare_paired(
@@ -112,8 +117,10 @@ def _held(item: Curve, other: Curve, step: float | None, margin: float, error: f
             counts += [len(steps) for steps in late.values()]
         found = difference_by_prompt((item.task, item.run, other.run), (sides[0], sides[1]), margin, error, level)
     except LabError as problem:
-        return PairedDifference(None, step, at, 0, f"{item.run} and {other.run} are not held together: {problem}")
-    return PairedDifference(found, step, at, min(counts))
+        return PairedDifference(
+            None, step, at, item.unit, missing=f"{item.run} and {other.run} are not held together: {problem}"
+        )
+    return PairedDifference(found, step, at, item.unit, min(counts), max(counts))
 
 
 def _late(item: Curve, fork: float, at: float) -> dict[str, list[int]]:
@@ -130,8 +137,9 @@ def _late(item: Curve, fork: float, at: float) -> dict[str, list[int]]:
     for seed, folder in enumerate(folders):
         late = np.flatnonzero(after_N & (item.seed_N == seed))[-LATE:]
         if not late.size:
+            own = "" if fork < 0 else f" after the fork at step {fork:g}"
             raise LabError(
-                f"{folder} has no evaluation of {item.task} in the last quarter before {compact(at)} {item.unit}"
+                f"{folder} has no evaluation of {item.task}{own} in the last quarter before {compact(at)} {item.unit}"
             )
         found[folder] = item.other_N["step"][late].astype(int).tolist()
     return found

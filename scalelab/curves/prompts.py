@@ -140,7 +140,7 @@ def compare_prompts(
     if unknown:
         raise LabError(f"--column {unknown[0]}=…: no such column; the columns are {', '.join(NAMES)}")
     given: dict[tuple[str, str], dict[str, Given]] = {}
-    tables = [read_table(Path(path)) for path in sources]
+    tables = [_table(Path(path)) for path in sources]
     names = [table.run for table in tables]
     for table in tables:
         own = table.run if names.count(table.run) == 1 else str(table.path)
@@ -162,6 +162,19 @@ def compare_prompts(
     if not found:
         raise LabError("one run only: give completions of two recipes or more, named by a column run or by their files")
     return found, uncompared
+
+
+def _table(path: Path) -> Table:
+    """A table of completions.
+
+    Raises:
+        LabError: it cannot be read, or is the folder of a run, which holds one for each evaluation.
+    """
+    if path.is_dir():
+        kept = sorted(path.glob("rollouts/step_*.parquet"))
+        such = kept[-1] if kept else "RUN/rollouts/step_000150.parquet"
+        raise LabError(f"{path} is a folder; give tables of completions to compare by prompt, such as {such}")
+    return read_table(path)
 
 
 Given = dict[str, list[tuple[float, str | None]]]

@@ -104,7 +104,7 @@ def resolve(spec: str, sets: Sequence[str] = (), imports: bool | None = None) ->
     """
     experiments = load(spec)
     if len(experiments) > 1:
-        members = ", ".join(experiments)
+        members = ", ".join(f"{spec}/{name.partition('/')[2]}" for name in experiments)
         raise LabError(f"{spec} is a family; name one of its members: {members}")
     [(name, experiment)] = experiments.items()
     return resolve_experiment(name, experiment, sets, imports=imports)

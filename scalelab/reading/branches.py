@@ -68,16 +68,15 @@ def counted_once(curves: Sequence[Curve]) -> list[Curve]:
 def copies(curves: Sequence[Curve]) -> dict[int, int]:
     """Index of each curve of which another has all evaluations → that other's index; of equal ones the first stays.
 
-    A backup of a run is such a copy. Runs with other settings are none, even if a setting that never mattered left all
-    numbers as they were; without settings, the pass rates have to be too many to agree by chance.
+    A backup of a run, or of a branch, is such a copy. Runs with other settings are none, even if a setting that never
+    mattered left all numbers as they were; without settings, the pass rates have to be too many to agree by chance.
     """
     found: dict[int, int] = {}
-    own = [index for index, item in enumerate(curves) if item.fork is None]
-    own.sort(key=lambda index: -len(curves[index]))
-    for place, index in enumerate(own):
+    longest = sorted(range(len(curves)), key=lambda index: -len(curves[index]))
+    for place, index in enumerate(longest):
         mine = curves[index]
         if (mine.recipe and len(mine) > 1) or len(np.unique(mine.pass_rate_N)) >= DISTINCT:
-            whole = (other for other in own[:place] if other not in found and _holds(curves[other], mine))
+            whole = (other for other in longest[:place] if other not in found and _holds(curves[other], mine))
             found.update((index, other) for other in islice(whole, 1))
     return found
 
@@ -85,7 +84,7 @@ def copies(curves: Sequence[Curve]) -> dict[int, int]:
 def _holds(whole: Curve, part: Curve) -> bool:
     """True if a curve begins with all evaluations of another."""
     pairs = ((whole.compute_N, part.compute_N), (whole.pass_rate_N, part.pass_rate_N))
-    alike = all(getattr(whole, name) == getattr(part, name) for name in ("task", "recipe", "seeds"))
+    alike = all(getattr(whole, name) == getattr(part, name) for name in ("task", "recipe", "seeds", "fork"))
     return alike and all(np.array_equal(one_N[: len(part)], other_N) for one_N, other_N in pairs)
 
 

@@ -24,6 +24,8 @@ THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")
 DECIMAL = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+|\d+)?,\d+(e[-+]?\d+)?", re.IGNORECASE)
 GROUPED = re.compile(r"([-+]?\d{1,3}(?:['’ \u00a0\u2009\u202f]\d{3})+)(?:[.,](\d*))?")
 """Thousands as they are written in Switzerland (1'000.5) and France (1 000,5)."""
+POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
+"""Thousands as they are written where a comma parts decimals (1.000)."""
 MULTIPLE = re.compile(r"([-+]?[\d.]+)\s?([kKMBGT])")
 MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 BLANKS = frozenset(("", "nan", "null", "none", "na", "n/a", "-", "–"))
@@ -78,6 +80,8 @@ def numbers(cells: Sequence[Any], comma: Comma = "") -> Numbers:
         cells: text, numbers, None, or whatever else a file holds in their place.
         comma: what a comma means in them.
     """
+    if comma == "decimal" and _points_part_thousands(cells):
+        return _one_by_one(cells, comma, points=True)
     try:
         value_N = np.fromiter(map(float, cells), float, len(cells))
     except (TypeError, ValueError, OverflowError):
@@ -85,22 +89,29 @@ def numbers(cells: Sequence[Any], comma: Comma = "") -> Numbers:
     return Numbers(value_N, np.isnan(value_N))
 
 
-def _one_by_one(cells: Sequence[Any], comma: Comma) -> Numbers:
+def _points_part_thousands(cells: Sequence[Any]) -> bool:
+    """True if each point of a column, in a file whose decimals have commas, stands where one between thousands does."""
+    texts = [cell.strip().removesuffix("%").strip() for cell in cells if isinstance(cell, str) and "." in cell]
+    return any(map(POINTS.fullmatch, texts)) and all(POINTS.fullmatch(one) or DECIMAL.fullmatch(one) for one in texts)
+
+
+def _one_by_one(cells: Sequence[Any], comma: Comma, points: bool = False) -> Numbers:
     found = Numbers(np.full(len(cells), np.nan), np.zeros(len(cells), bool))
     percent = 0
     for row, cell in enumerate(cells):
         if blank(cell):
             found.blank_N[row] = True
             continue
-        try:
-            found.value_N[row] = float(cell)
-            continue
-        except (TypeError, ValueError, OverflowError):
-            pass
         text = cell.strip() if isinstance(cell, str) else ""
         if text.endswith("%"):
             text, percent = text[:-1].strip(), percent + 1
-        value, how = _rewritten(text, comma)
+        elif not points:
+            try:
+                found.value_N[row] = float(cell)
+                continue
+            except (TypeError, ValueError, OverflowError):
+                pass
+        value, how = _rewritten(text, comma, points)
         if value is None:
             found.wrong[row] = how
             continue
@@ -116,8 +127,10 @@ def _one_by_one(cells: Sequence[Any], comma: Comma) -> Numbers:
     return found
 
 
-def _rewritten(text: str, comma: Comma) -> tuple[float | None, str]:
+def _rewritten(text: str, comma: Comma, points: bool) -> tuple[float | None, str]:
     """The number that a text means and how it was rewritten; None and the remedy if it means none."""
+    if points and POINTS.fullmatch(text):
+        return float(text.replace(".", "")), "points between thousands"
     try:
         return float(text), ""
     except ValueError:

@@ -174,6 +174,8 @@ def _compute(table: Table, reading: Reading, charted: bool) -> tuple[str, str, s
         return by_short[name], *_unit_of(name)
     if charted:
         return table.columns[0], "compute", ""
+    if not table.columns:
+        raise LabError(f"{table.path}: no evaluations in it yet")
     raise LabError(
         f"{table.path}: no column for compute; it has {dozen(table.columns)}; map one: --column compute=NAME, and "
         "what it counts with --unit"
@@ -284,7 +286,7 @@ def _by_values(table: Table, free: Iterable[str]) -> tuple[list[str], tuple[str,
     for name in free:
         if any(NO_RATES.fullmatch(word) for word in re.split(r"[^a-z]+", short(name)) if word):
             continue
-        column = numbers(table.cells[name])
+        column = numbers(table.cells[name], table.facts.get("comma", ""))
         values = column.value_N[~column.blank_N]
         if len(values) > 1 and not column.wrong and 0 <= values.min() < values.max() <= 1:
             found.append(name)

@@ -167,9 +167,26 @@ def read_with(
         LabError: a source is missing, unreadable or holds a value that cannot be; one line naming the place.
     """
     found = [run for source in sources for run in runs_in(Path(source))]
-    return with_trunks_told(
-        [item for run, name in zip(found, run_names(found)) for item in _read_run(run, reading, name, change)]
-    )
+    read = [_read_run(run, reading, name, change) for run, name in zip(found, run_names(found))]
+    return with_trunks_told(told_apart(list(zip(distinct_names([run.path for run in found]), read))))
+
+
+def told_apart(logs: Sequence[tuple[str, Sequence[Curve]]]) -> list[Curve]:
+    """The curves of several logs; where two have a run and task of one name, the log's name is put before the run's.
+
+    Args:
+        logs: name of each log, which no other has, and its curves.
+    """
+    homes: dict[tuple[str, str], set[str]] = {}
+    for name, curves in logs:
+        for item in curves:
+            homes.setdefault((item.run, item.task), set()).add(name)
+    shared = {run for (run, _), names in homes.items() if len(names) > 1}
+    return [
+        replace(item, run=f"{name}/{item.run}") if item.run in shared and item.run != name else item
+        for name, curves in logs
+        for item in curves
+    ]
 
 
 def open_sources(sources: Sequence[str | Path], reading: Reading) -> list[ReadLog]:

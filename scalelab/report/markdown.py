@@ -35,7 +35,8 @@ def markdown(overview: Mapping[str, Any]) -> str:
             parts.append(f"\n{len(ranked) - 2 * MOST} more curves are not listed.")
         bracketed = any(fit.get("A_stands") is False for fit in ranked)
         loose = "; an A in round ones is no limit, as curves of other shapes go beyond it" * bracketed
-        parts += ["", f"In brackets: {overview['level']:.0%} intervals{loose}."]
+        units = ", ".join(dict.fromkeys(_text(fit["unit"]) for fit in ranked))
+        parts += ["", f"In brackets: {overview['level']:.0%} intervals{loose}. C_mid in {units}."]
         if any(run["clock"] == "virtual" for run in overview["runs"]):
             parts += ["", "Compute is that of a simulated cluster, on a simulated clock."]
         parts.append("")

@@ -61,7 +61,8 @@ def read_lab(sources: Sequence[Path], options: Options | None = None, reading: R
     if not lab.curves:
         of_tasks = f" of {' or '.join(reading.tasks)}" if reading and reading.tasks else ""
         problems = [text for run in lab.runs.values() for text in run.problems] or [f"no evaluations{of_tasks} yet"]
-        raise LabError(f"{', '.join(map(str, sources))}: {problems[0]}")
+        named = ", ".join(map(str, sources))
+        raise LabError(problems[0] if problems[0].startswith(named) else f"{named}: {problems[0]}")
     if reading:
         refuse_unknown_tasks(reading.tasks, [item.task for item in lab.curves])
     return lab

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from scalelab.errors import LabError
+from scalelab.numbers import counted
 from scalelab.recipe.types import AnyRollout, HeldRollout
 from tasks.math.extract import MAX_ANSWER, extract_answer
 from tasks.scores import Score, majority_at_k, mean_at_k, pass_at_k, passed
@@ -152,9 +153,11 @@ def _evaluate_task(task: str, completions: list[Graded], longest: int | None) ->
     sizes = {len(of_prompt) for of_prompt in rewards.values()}
     if len(sizes) != 1 or len(rewards) < 2:
         failed = next((one.detail for one in completions if not one.graded), "")
+        each = " or ".join(map(str, sorted(sizes)))
+        some = f"{counted(len(rewards), 'prompt')} with {each} completions each" if rewards else "no completion"
         raise LabError(
-            f"evaluation of {task}: {len(rewards)} prompts with {sorted(sizes)} completions each could be graded; it "
-            f"takes two or more prompts with equally many" + (f"; the verifier failed: {failed}" if failed else "")
+            f"evaluation of {task}: {some} could be graded; it takes two or more prompts with equally many"
+            + (f"; the verifier failed: {failed}" if failed else "")
         )
     graded = [one for one in completions if one.prompt_id in rewards]
     score = mean_at_k(list(rewards.values()))

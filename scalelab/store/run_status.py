@@ -46,6 +46,7 @@ class RunStatus:
         status: content of `status.json`.
         faults: lines of `faults.jsonl`.
         pace: what its steps cost, unless it has finished or failed.
+        simulated: its clock is simulated.
     """
 
     run: str
@@ -56,6 +57,7 @@ class RunStatus:
     status: dict[str, Any] = field(default_factory=dict)
     faults: list[dict[str, Any]] = field(default_factory=list)
     pace: RunPace | None = None
+    simulated: bool = False
 
 
 def run_status(path: Path) -> RunStatus:
@@ -74,9 +76,9 @@ def run_status(path: Path) -> RunStatus:
         steps = read_lines(path / METRICS) if (path / METRICS).exists() else []
     measured = pace(manifest, steps) if steps and goes_on else None
     status = _by_files(manifest, status, steps[-1]) if steps else status
-    return RunStatus(
-        str(path), state, reason if isinstance(reason, str) else None, age, quiet, status, faults, measured
-    )
+    said = reason if isinstance(reason, str) else None
+    simulated = manifest.get("clock") == "virtual"
+    return RunStatus(str(path), state, said, age, quiet, status, faults, measured, simulated)
 
 
 def _by_files(manifest: Mapping[str, Any], status: dict[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,13 @@ import numpy as np
 
 from scalelab.curves import Curve
 from scalelab.curves.compare import measured_rate
-from scalelab.numbers import percent, quantity, with_interval
+from scalelab.numbers import counted, percent, quantity, with_interval
 
 CLEAR = 0.95
 """Probability below which a run is named as close to the leader. Words such as `better` are the comparison's alone."""
+
+REASONS = 3
+"""Reasons for which curves carry no fit that are told; a page has all of them beside its curves."""
 
 
 def answers(
@@ -33,8 +36,9 @@ def answers(
         mine = [fit for fit in fits if fit["task"] == task]
         fitted = [fit for fit in mine if "refused" not in fit]
         if not fitted:
-            reasons = "; ".join(dict.fromkeys(str(fit["refused"]) for fit in mine if "refused" in fit))
-            text = f"No fit yet: {reasons or 'no evaluations'}."
+            reasons = list(dict.fromkeys(str(fit["refused"]) for fit in mine if "refused" in fit))
+            told = "; ".join(reasons[:REASONS]) + f"; and {len(reasons) - REASONS} more" * (len(reasons) > REASONS)
+            text = f"No fit yet: {told or 'no evaluations'}."
             found.append({"task": task, "text": text, "lead": text, "verdict": "", "note": ""})
             continue
         if task in ranked:
@@ -43,7 +47,9 @@ def answers(
             lead, more = _lead(ranked[task])
         else:
             fit = fitted[0]
-            lead, more = _entry_of_one(fit), ""
+            others = len(mine) - len(fitted)
+            lead = _entry_of_one(fit)
+            more = f" {counted(others, 'other recipe')} {'have' if others > 1 else 'has'} no fit." * (others > 0)
         if task in ranked and (forgetting := [f"{one['run']} {one['fall_text']}" for one in fitted if one["forgets"]]):
             more += f" {'; '.join(forgetting[:3])}{'; …' * (len(forgetting) > 3)}."
         text = f"{lead}{more} {_outlook(fit, name=task in ranked)}"

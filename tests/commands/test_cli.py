@@ -343,7 +343,7 @@ def test_every_extra_that_a_message_names_is_declared_and_brings_its_modules() -
         assert set(modules) <= brought
 
 
-def test_list_groups_experiments_and_families(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_groups_experiments_and_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("list") == 0
     sentence, _, title, first, *rest = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"\d+ experiments and \d+ families of them. Begin with `scalelab run quickstart`.", sentence)
@@ -355,6 +355,14 @@ def test_list_groups_experiments_and_families(capsys: pytest.CaptureFixture[str]
     names = [entry["name"] for entry in json.loads(capsys.readouterr().out)["experiments"]]
     assert len(names) == 5
     assert all(name.startswith("recipes/") for name in names)
+    file = tmp_path / "mine.py"
+    family = "from scalelab.experiment import load\nexperiments = {'a': load('quickstart')['quickstart']}\n"
+    file.write_text(f'"""Of my own."""\n{family}')
+    assert run("list", str(file)) == 0
+    assert f"{file}/a  " in capsys.readouterr().out, "by the name that run and plan take"
+    file.write_text(file.read_text() + "experiments['b'] = experiments['a']\n")
+    assert run("plan", str(file)) == 1
+    assert f"name one of its members: {file}/a, {file}/b" in capsys.readouterr().err
     assert run("list", "recipe") == 1
     assert "`scalelab list` shows them all" in one_line(capsys.readouterr().err)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from scalelab.cli import main
 from scalelab.commands.ending import closing_lines
+from scalelab.commands.run import _present
 from scalelab.curves import analyse_all, read_sources
 from scalelab.numbers import with_interval
 from tests.helpers.curve_points import run_points, table
@@ -417,3 +420,30 @@ def test_fit_prints_the_parameters_that_a_narrow_terminal_has_room_for_and_r0_wh
     for options, names in (([], "A +B +C_mid"), (["--wide"], "R0 +A +B +C_mid +points")):
         assert main(["fit", source, *options]) == 0
         assert re.search(rf"^run +task +{names}", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_what_is_printed_is_broken_between_words_on_a_narrow_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = table(tmp_path / "a.csv", tasks=("math",))
+    flat = tmp_path / "flat.csv"
+    flat.write_text("gpu_hours,pass_rate\n" + "".join(f"{at},{0.3 + 0.002 * (-1) ** at}\n" for at in range(9)))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    main(["decide", source, str(flat), "--budget", "100"])
+    said = capsys.readouterr().out
+    assert "! refused: flat" in said
+    assert max(map(len, said.splitlines())) <= 60
+
+
+def test_the_end_of_a_run_says_once_why_a_curve_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made_run(tmp_path / "run", rollouts=False)
+    lines = (run / "evals.jsonl").read_text().splitlines(keepends=True)
+    (run / "evals.jsonl").write_text("".join(lines[:4]))
+    monkeypatch.setenv("SCALELAB_CACHE", str(tmp_path / "cache"))
+    _present(argparse.Namespace(json=False), mock.Mock(), run)
+    said = capsys.readouterr().out
+    assert "no curve: " in said
+    assert said.count("the sigmoid curve needs at least") == len({json.loads(line)["task"] for line in lines[:4]})

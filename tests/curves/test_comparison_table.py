@@ -21,6 +21,8 @@ def test_a_column_sorts_by_a_field_of_the_rows_and_shows_it() -> None:
     cells = dict(zip((column.key for column in COLUMNS), ROW.cells(), strict=True))
     assert (cells["rank"], cells["run"], cells["measured"]) == ("2", "rival", "0.500")
     assert cells["measured_difference"] == "+0.030"
+    [nothing] = [one for one in COLUMNS if one.key == "measured_difference"]
+    assert nothing.cell(replace(ROW, measured_difference=-1e-5)) == "+0.000"
     assert cells["probability"] == "better (90 % above)"
     assert cells["compute_factor"].startswith("×0.8")
     assert len(ROW.short_cells()) == len(SHORT_COLUMNS) == 6

@@ -99,6 +99,19 @@ def test_the_command_says_what_the_last_completions_show(tmp_path: Path, capsys:
     assert (found["run"], found["baseline"], found["seeds"], found["verdict"]) == ("longer", "base", [2, 2], "better")
 
 
+def test_a_run_s_folder_is_no_table_of_completions_and_those_that_it_holds_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run" / "rollouts").mkdir(parents=True)
+    for step in (10, 20):
+        (tmp_path / "run" / "rollouts" / f"step_{step:06d}.parquet").touch()
+    for folder, such in ((tmp_path / "run", "step_000020.parquet"), (tmp_path, "RUN/rollouts/")):
+        assert main(["compare", str(folder), "--by-prompt"]) == 1
+        said = capsys.readouterr().err
+        assert f"{folder} is a folder; give tables of completions" in said
+        assert such in said
+
+
 def test_an_error_is_the_verifiers_and_counts_for_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = ["run,prompt,outcome"]
     for run in "ab":

@@ -507,3 +507,25 @@ def test_tasks_are_what_differs_in_the_names_of_columns_less_the_word_for_a_rate
     names: list[str], tasks: list[str]
 ) -> None:
     assert list(_tasks(names).items()) == list(zip(names, tasks))
+
+
+def test_points_part_thousands_where_a_comma_parts_decimals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "spreadsheet.csv"
+    hours = (0, 250, 500, 1000, 2000, 4000, 12000)
+    rows = [f"{h:,}".replace(",", ".") + f";{20 + h / 1000:.1f} %;1.000\n".replace(".", ",", 1) for h in hours]
+    log.write_text("GPU-hours;pass_rate;n\n" + "".join(rows))
+    [curve] = said(capsys, "read", str(log), "--column", "compute=GPU-hours")["sources"][0]["curves"]
+    assert curve["compute"] == list(map(float, hours)), (
+        "1.000 is a thousand: no evaluation is taken for a resumed run's"
+    )
+    assert curve["pass_rate"] == pytest.approx([0.2 + h / 1e5 for h in hours], abs=1e-3)
+    assert numbers(["1.000", "12.500,5", "3"], "decimal").value_N.tolist() == [1000, 12500.5, 3]
+    for cells in (["1.000", "12.5"], ["0.250", "0.500"]):
+        assert numbers(cells, "decimal").value_N.tolist() == list(map(float, cells)), "decimals, whatever others write"
+
+
+def test_a_rate_with_decimal_commas_is_found_by_its_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "fremd.csv"
+    log.write_text("step;Treffer\n" + "".join(f"{10 * i};0,{20 + i}\n" for i in range(8)))
+    [curve] = said(capsys, "read", str(log))["sources"][0]["curves"]
+    assert curve["pass_rate"][:2] == [0.2, 0.21]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from scalelab.cli import main
 from scalelab.curves import curve, fit, pool, read_sources
 from scalelab.curves.fitting.joint import select_window
 from scalelab.errors import LabError
+from scalelab.reading.branches import copies
 from scalelab.reading.curve import binomial_stderr
 from scalelab.reading.sources import distinct_names
 from scalelab.view.discover import find_runs
@@ -452,6 +454,27 @@ def test_a_star_takes_the_columns_of_a_wide_table_for_tasks_and_leaves_gaps_out(
         read_sources([source], {"compute": "Step", "pass_rate": "test/*"})
 
 
+def test_runs_of_one_name_in_two_logs_are_told_apart_by_their_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, tasks in (("mine", "math code"), ("theirs", "math"), ("more", "sums")):
+        rows = [f"same,{task},{10 * at},{at / 20}" for task in tasks.split() for at in range(9)]
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "log.csv").write_text("\n".join(["run,task,step,pass_rate", *rows]) + "\n")
+    logs = [str(tmp_path / folder / "log.csv") for folder in ("mine", "theirs", "more")]
+    assert {(item.run, item.task) for item in read_sources(logs[:2])} == {
+        ("mine/log/same", "math"),
+        ("mine/log/same", "code"),
+        ("theirs/log/same", "math"),
+    }
+    assert {item.run for item in read_sources(logs[::2])} == {"same"}, "tasks of one run in two files"
+    other = (tmp_path / "mine" / "log.csv").rename(tmp_path / "mine" / "other.csv")
+    assert {item.run for item in read_sources([other, logs[1]])} == {"other/same", "log/same"}
+    other.rename(logs[0])
+    assert main(["compare", *logs[:2], "--task", "math"]) == 0
+    assert "against mine/log/same: cannot tell: theirs/log/same" in capsys.readouterr().out
+
+
 def test_a_copy_of_a_run_is_no_seed_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A backup, whole or of an earlier day, counts once; the same rates by chance do not make a copy."""
     runs = tmp_path / "runs"
@@ -471,6 +494,11 @@ def test_a_copy_of_a_run_is_no_seed_of_its_own(tmp_path: Path, capsys: pytest.Ca
     for name, loss in (("one", "CISPO"), ("like", "GSPO")):  # a setting that changed no number
         made_run(tmp_path / "two" / name, rollouts=False, loss=loss)
     assert all(len(item.seeds) == 2 for item in pool(read_sources([tmp_path / "two"]), "two"))
+    lone = read_sources([runs / "one"])
+    branched = [replace(item, run=name, fork=4.0) for name in ("branch", "its_backup") for item in lone]
+    assert all(len(item.seeds) == 1 for item in pool(branched, "branch"))
+    siblings = [replace(item, fork=fork) for fork in (4.0, 8.0) for item in lone]
+    assert not copies(siblings)
     coarse = [curve(np.arange(5), np.array([0.0, 0.25, 0.25, 0.5, 0.75]), run=name) for name in "ab"]
     assert len(pool(coarse, "coarse")[0].seeds) == 2
 

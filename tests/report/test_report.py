@@ -240,6 +240,40 @@ def test_what_is_left_out_of_the_summary_is_said_and_not_counted(
     assert overview["answers"][0]["text"].partition(".")[0] in text
 
 
+def test_recipes_without_a_fit_are_counted_in_the_answer_and_its_reasons_are_few(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flat = [
+        (run, at, 0.3 + 0.01 * number + 0.002 * (-1) ** at) for number, run in enumerate("abcde") for at in range(9)
+    ]
+    rises = [("up", *point) for point in zip(*run_points())]
+    log = tmp_path / "log.csv"
+    for rows, said in (
+        (rises + flat, "5 other recipes have no fit. Twice"),
+        (rises + flat[:9], "1 other recipe has no"),
+    ):
+        log.write_text("run,step,pass_rate\n" + "".join(f"{run},{at},{rate}\n" for run, at, rate in rows))
+        assert main(["report", str(log), "--markdown"]) == 0
+        printed = capsys.readouterr().out
+        assert said in printed, "a recipe that alone has a fit is not the best for it"
+        assert "C_mid in steps." in printed, "which spent need not be in"
+    log.write_text("run,step,pass_rate\n" + "".join(f"{run},{at},{rate}\n" for run, at, rate in flat))
+    main(["report", str(log), "--markdown"])
+    assert "; and 2 more." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["empty.csv", "empty.jsonl", "empty.json"])
+def test_an_empty_log_is_named_once_and_called_so(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / name
+    log.write_text("[]" if name == "empty.json" else "")
+    assert main(["report", str(log), "--markdown"]) == 1
+    said = capsys.readouterr().err
+    assert said.count(str(log)) == 1
+    assert "the file is empty" in said or "no evaluations in it yet" in said
+
+
 def test_a_ratio_is_never_0_and_a_share_of_a_few_is_a_count() -> None:
     assert with_interval_of_ratio(1.1, (0.017, 8.04)) == "1.1 [0.017, 8.0]"
     assert with_interval_of_ratio(0.98, (0.95, 1.02)) == with_interval(0.98, (0.95, 1.02))

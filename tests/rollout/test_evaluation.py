@@ -85,8 +85,10 @@ def test_tasks_are_told_apart_whatever_the_order(data: st.DataObject, prompts: i
 
 
 def test_a_lost_completion_is_not_averaged_away() -> None:
-    with pytest.raises(LabError, match=r"math: 2 prompts with \[2, 3\] completions"):
+    with pytest.raises(LabError, match="math: 2 prompts with 2 or 3 completions each could"):
         evaluate([rollout("math", prompt, True) for prompt in "aabbb"])
+    with pytest.raises(LabError, match="math: no completion could be graded; it takes two"):
+        evaluate([rollout("math", prompt, False, outcome="error") for prompt in "aabb"])
 
 
 def test_prompts_that_the_verifier_failed_on_are_left_out_and_counted() -> None:

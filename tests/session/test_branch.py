@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from moe.checkpoint.folder import digest
 from scalelab.cli import main
 from scalelab.curves import pool_seeds, read_sources
 from scalelab.curves.compare import LATE
+from scalelab.curves.paired import PairedDifference
 from scalelab.curves.prompts import variances
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved
@@ -201,8 +204,23 @@ def test_runs_whose_curves_carry_no_fit_are_compared_prompt_by_prompt(
     live(other, settings(**KEPT, Recipe__loss="@GSPO()"))
     assert main(["compare", str(parent), str(other)]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "without a fit of both, the last evaluation up to" in said
+    assert re.search(r"without a fit of both, the last evaluation up to [\d,.e-]+ tokens: math", said), "in its unit"
     assert "math: other less parent +0.0000" in said, "engines that answer by hash answer alike"
+
+
+def test_a_run_that_ends_at_the_fork_is_said_to_have_nothing_after_it(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    go_on(parent, 4, tmp_path / "longer", monkeypatch, Budget__steps=6, Recipe__loss="@GSPO()")
+    main(["compare", str(parent), str(tmp_path / "longer")])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "has no evaluation of math after the fork at step 4 in the last quarter before" in said
+
+
+def test_the_numbers_of_evaluations_that_a_difference_rests_on_are_told_where_runs_differ() -> None:
+    rest: dict[str, Any] = {"found": mock.Mock(), "step": None, "at": 3.0, "unit": "GPU-hours"}
+    assert "the last 1 to 2 evaluations up to 3 GPU-hours:" in PairedDifference(**rest, evaluations=1, most=2).text()
+    assert "the last 2 evaluations up to" in PairedDifference(**rest, evaluations=2, most=2).text()
 
 
 def test_a_branch_with_another_recipe_is_no_seed_of_a_run_that_had_it_throughout(

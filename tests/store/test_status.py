@@ -276,6 +276,11 @@ def test_the_pace_of_a_run_is_told_beside_its_plan_and_its_budget(
     (run / "manifest.json").write_text(json.dumps(manifest | more))
     assert main(["status", str(run)]) == 0
     assert f"hours at this pace, evaluations among them, for {3 * by_step * 250:.4g}" in capsys.readouterr().out
+    (run / "manifest.json").write_text(json.dumps(manifest | more | {"status": "interrupted", "clock": "virtual"}))
+    assert main(["status", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert "it goes on from its last checkpoint that was due" in told
+    assert "are left" not in told, "more are: those behind that checkpoint are done again"
 
 
 def test_a_run_tells_the_speeds_that_its_steps_measured_beside_the_plan_s(

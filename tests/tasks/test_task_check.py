@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from scalelab.cli import main
-from tasks.check import check_task
+from tasks.check import _seconds, check_task
 from tasks.math.miniature import MathMiniature
+from tasks.own import FunctionTask
+from tasks.types import Verdict
 
 TASKS = """
 import random
@@ -95,6 +97,19 @@ def test_every_reward_that_would_spoil_a_run_is_named_in_80_columns(
         assert line in spoils
     assert "returned nan as reward" in spoils
     assert max(map(len, said.splitlines())) <= 80
+
+
+def test_rewards_that_hang_are_waited_for_three_times_and_each_time_told(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "my_tasks.py").write_text(TASKS.replace("len(answer) > 5_000", "True"))
+    assert main(["task", "check", "my_tasks.Spoils"]) == 1
+    said = capsys.readouterr()
+    assert said.err.count("spoils, ") == said.err.count(": no reward after ") == 3, "a wait of a minute has a word"
+    assert "timeout" in said.out
+    assert " golds  " not in said.out, "which would be as many waits again"
+    slept = [Verdict("timeout", 0.0, seconds=55.0)]
+    assert "(limit 5 of a processor, 50 asleep)" in _seconds(FunctionTask(prompts="p.jsonl", function=len), slept).found
 
 
 def test_one_class_is_checked_with_its_fields_set_and_printed_as_json(

@@ -264,6 +264,18 @@ def test_the_answer_comes_first_then_the_ranking_then_what_is_unusual(
     assert min(drawn(page)) >= 2
 
 
+def test_a_task_that_is_forgotten_is_unusual_though_none_of_its_evaluations_falls_beyond_chance(
+    visit: Callable[..., Any], serve: Callable[..., str], tmp_path: Path
+) -> None:
+    falls = "".join(f"{at},{0.9 - 0.3 * at / (at + 8) + 0.01 * (-1) ** at},60\n" for at in range(21))
+    (tmp_path / "forgetting.csv").write_text("step,pass_rate,n\n" + falls)
+    page = visit(serve(tmp_path / "forgetting.csv"))
+    fitted(page)
+    said = page.inner_text("#unusual")
+    assert "forgetting forgets: falls from" in said
+    assert "Nothing" not in said
+
+
 def addressed(page: Any, part: str) -> None:
     """Wait until the page's address holds a part: its script writes it after a control is used."""
     deadline = time.monotonic() + WAIT / 1000

@@ -82,8 +82,11 @@
       state.overview.runs.length > 1 ? ": " : "", one.text, one.kind === "fall" && one.run.rollouts ? [" ", h("a", { href: link(one) }, "which prompts?")] : null, sign(one));
     const list = (items) => h("ul", { class: "unusual" }, items.map(item));
     const few = 5;
-    return Lab.section("unusual", found.length && Lab.narrow() ? `What is unusual (${found.length})` : "What is unusual", () => [
-      found.length ? list(found.slice(0, few)) : h("p", {}, "Nothing: no fall of a pass rate beyond chance, no alarm, no restart."),
+    const forgotten = state.overview.fits.filter((fit) => !fit.refused && fit.forgets).map((fit) => h("li", { class: "bad" }, h("b", {}, "▲ "), `${fit.run}${fit.task ? ` · ${fit.task}` : ""} ${fit.fall_text}`));
+    const count = found.length + forgotten.length;
+    return Lab.section("unusual", count && Lab.narrow() ? `What is unusual (${count})` : "What is unusual", () => [
+      forgotten.length ? h("ul", { class: "unusual" }, forgotten) : null,
+      found.length ? list(found.slice(0, few)) : forgotten.length ? null : h("p", {}, "Nothing: no fall of a pass rate beyond chance, no alarm, no restart."),
       found.length > few ? Lab.fold(`${found.length - few} more`, () => list(found.slice(few)), "") : null,
       remarks.size ? h("details", {}, h("summary", {}, `Remarks on the fits (${remarks.size})`), h("ul", {}, [...remarks].map(([text, names]) =>
         h("li", {}, text, " ", h("span", { class: "quiet" }, `(${names.slice(0, 6).join(", ")}${names.length > 6 ? ` and ${names.length - 6} more` : ""})`))))) : null]);
