@@ -172,21 +172,34 @@ def read_with(
 
 
 def told_apart(logs: Sequence[tuple[str, Sequence[Curve]]]) -> list[Curve]:
-    """The curves of several logs; where two have a run and task of one name, the log's name is put before the run's.
+    """The curves of several logs: seeds of one run are joined, and other runs of one name have their logs' before it.
+
+    Seeds are a run's that each log names, none of them twice.
 
     Args:
         logs: name of each log, which no other has, and its curves.
     """
-    homes: dict[tuple[str, str], set[str]] = {}
+    homes: dict[tuple[str, str], dict[str, Curve]] = {}
     for name, curves in logs:
         for item in curves:
-            homes.setdefault((item.run, item.task), set()).add(name)
-    shared = {run for (run, _), names in homes.items() if len(names) > 1}
-    return [
-        replace(item, run=f"{name}/{item.run}") if item.run in shared and item.run != name else item
-        for name, curves in logs
-        for item in curves
-    ]
+            homes.setdefault((item.run, item.task), {})[name] = item
+    shared = {key: list(items.values()) for key, items in homes.items() if len(items) > 1}
+    parted = {run for (run, _), items in shared.items() if not _are_seeds(items)}
+    found: list[Curve] = []
+    for name, curves in logs:
+        for item in curves:
+            items = shared.get((item.run, item.task), [item])
+            if item.run in parted:
+                found.append(replace(item, run=f"{name}/{item.run}") if item.run != name else item)
+            elif item is items[0]:
+                found += pool(items, item.run) if len(items) > 1 else items
+    return found
+
+
+def _are_seeds(curves: Sequence[Curve]) -> bool:
+    """True if curves of logs name their seeds, each of which is of one alone; a run folder is known by its settings."""
+    seeds = [seed for item in curves for seed in item.seeds]
+    return all(seeds) and len(set(seeds)) == len(seeds) and not any(item.recipe for item in curves)
 
 
 def open_sources(sources: Sequence[str | Path], reading: Reading) -> list[ReadLog]:

@@ -454,6 +454,22 @@ def test_a_star_takes_the_columns_of_a_wide_table_for_tasks_and_leaves_gaps_out(
         read_sources([source], {"compute": "Step", "pass_rate": "test/*"})
 
 
+def test_seeds_of_one_run_in_logs_of_their_own_are_seeds_and_not_recipes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = []
+    for run, gain in (("a", 0.3), ("b", 0.4)):
+        for seed in range(3):
+            files.append(str(tmp_path / f"{run}{seed}.csv"))
+            rates = [f"{run},{seed},{c},{0.2 + gain * c / (c + 4) + 0.002 * seed:.4f},4000" for c in range(1, 20)]
+            Path(files[-1]).write_text("\n".join(["run,seed,compute,pass_rate,n", *rates]) + "\n")
+    assert [(item.run, item.seeds) for item in read_sources(files)] == [("a", ("0", "1", "2")), ("b", ("0", "1", "2"))]
+    assert main(["compare", *files]) == 0
+    assert "against a: better: b" in capsys.readouterr().out
+    Path(files[1]).write_text(Path(files[0]).read_text())  # the seed of one log is that of another
+    assert [item.run for item in read_sources(files)][:3] == ["a0/a", "a1/a", "a2/a"]
+
+
 def test_runs_of_one_name_in_two_logs_are_told_apart_by_their_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
