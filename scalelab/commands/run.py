@@ -328,7 +328,7 @@ def _present(args: argparse.Namespace, experiment: Resolved, path: Path) -> None
     """Write the report of a run that has ended, and print its fits."""
     from scalelab.commands.ending import closing_lines
     from scalelab.commands.fit import print_fits
-    from scalelab.commands.output import print_filled, print_json
+    from scalelab.commands.output import print_json
     from scalelab.curves import analyse_all, read_sources
     from scalelab.report import write_report
 
@@ -339,9 +339,7 @@ def _present(args: argparse.Namespace, experiment: Resolved, path: Path) -> None
     curves = read_sources([path])
     analyses, refused = analyse_all(curves)
     print_fits(analyses, [])  # the closing lines say why others are refused
-    print()
-    for line in (*closing_lines(curves, analyses, refused), f"report: {report}"):
-        print_filled(line)
+    print("", *closing_lines(curves, analyses, refused), f"report: {report}", sep="\n")
 
 
 def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
