@@ -212,7 +212,7 @@ def chosen(members: dict[str, Experiment], patterns: Sequence[str], family: str)
     """The members whose names match a pattern, in the family's order; every pattern has to match one."""
     matched = {one: [name for name in members if fnmatch.fnmatchcase(name.rpartition("/")[2], one)] for one in patterns}
     if vain := [one for one, names in matched.items() if not names]:
-        raise LabError(f"no member of {family} matches --only {vain[0]}: `scalelab list` shows them")
+        raise LabError(f"no member of {family} matches --only {vain[0]}: `scalelab list {family}` shows them")
     wanted = {name for names in matched.values() for name in names}
     return {name: member for name, member in members.items() if name in wanted}
 
