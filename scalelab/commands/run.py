@@ -212,7 +212,7 @@ def chosen(members: dict[str, Experiment], patterns: Sequence[str], family: str)
     """The members whose names match a pattern, in the family's order; every pattern has to match one."""
     matched = {one: [name for name in members if fnmatch.fnmatchcase(name.rpartition("/")[2], one)] for one in patterns}
     if vain := [one for one, names in matched.items() if not names]:
-        raise LabError(f"no member of {family} matches --only {vain[0]}: `scalelab list` shows them")
+        raise LabError(f"no member of {family} matches --only {vain[0]}: `scalelab list {family}` shows them")
     wanted = {name for names in matched.values() for name in names}
     return {name: member for name, member in members.items() if name in wanted}
 
@@ -328,7 +328,7 @@ def _present(args: argparse.Namespace, experiment: Resolved, path: Path) -> None
     """Write the report of a run that has ended, and print its fits."""
     from scalelab.commands.ending import closing_lines
     from scalelab.commands.fit import print_fits
-    from scalelab.commands.output import print_filled, print_json
+    from scalelab.commands.output import print_json
     from scalelab.curves import analyse_all, read_sources
     from scalelab.report import write_report
 
@@ -339,9 +339,7 @@ def _present(args: argparse.Namespace, experiment: Resolved, path: Path) -> None
     curves = read_sources([path])
     analyses, refused = analyse_all(curves)
     print_fits(analyses, [])  # the closing lines say why others are refused
-    print()
-    for line in (*closing_lines(curves, analyses, refused), f"report: {report}"):
-        print_filled(line)
+    print("", *closing_lines(curves, analyses, refused), f"report: {report}", sep="\n")
 
 
 def _sweep(args: argparse.Namespace, members: list[Member]) -> int:

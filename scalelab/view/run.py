@@ -122,7 +122,8 @@ class ViewedRun:
         """Unusual events of the run, the worst first."""
         problems = self.problems + self.rollouts.problems
         alarms, faults, metrics = (self._records(f"{name}.jsonl") for name in ("alarms", "faults", "metrics"))
-        return unusual(self.points, alarms, faults, problems[:20], self.status, metrics)
+        reason = short_text(self.manifest.get("reason"))
+        return unusual(self.points, alarms, faults, problems[:20], self.status, metrics, reason)
 
     def detail(self) -> dict[str, Any]:
         """The run's own page: metrics, staleness, time line, alarms, faults, settings."""

@@ -136,6 +136,7 @@ def unusual(
     problems: Sequence[str],
     status: str,
     metrics: Sequence[Mapping[str, Any]] = (),
+    reason: str = "",
 ) -> list[dict[str, Any]]:
     """Unusual events of one run, the worst first.
 
@@ -146,13 +147,14 @@ def unusual(
         problems: what could not be read.
         status: of the run.
         metrics: lines of `metrics.jsonl`.
+        reason: why the run failed, if it said so.
 
     Returns:
         `{"kind", "level": "bad" | "warn", "step", "task", "text"}`; falls have `foretold`, too.
     """
     found = [_entry("problem", "bad", None, "", text) for text in problems]
     if status == "failed":
-        found.append(_entry("status", "bad", None, "", "the run failed"))
+        found.append(_entry("status", "bad", None, "", f"the run failed{reason and f': {reason}'}"))
     if status == "gone":
         text = "the run's process is not there any more: scalelab run with --resume goes on with it"
         found.append(_entry("status", "bad", None, "", text))

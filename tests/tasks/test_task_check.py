@@ -109,7 +109,10 @@ def test_rewards_that_hang_are_waited_for_three_times_and_each_time_told(
     assert "timeout" in said.out
     assert " golds  " not in said.out, "which would be as many waits again"
     slept = [Verdict("timeout", 0.0, seconds=55.0)]
-    assert "(limit 5 of a processor, 50 asleep)" in _seconds(FunctionTask(prompts="p.jsonl", function=len), slept).found
+    assert (
+        "(limit 5 of a processor, 50 asleep)"
+        in _seconds(FunctionTask(prompts="p.jsonl", function=lambda prompt, answer: 1.0), slept).found
+    )
 
 
 def test_one_class_is_checked_with_its_fields_set_and_printed_as_json(

@@ -276,6 +276,23 @@ def test_a_task_that_is_forgotten_is_unusual_though_none_of_its_evaluations_fall
     assert "Nothing" not in said
 
 
+def test_why_a_run_failed_is_said_and_its_time_is_this_machine_s(
+    visit: Callable[..., Any], serve: Callable[..., str], tmp_path: Path
+) -> None:
+    run = made_run(tmp_path / "run", status="failed")
+    manifest = json.loads((run / "manifest.json").read_text())
+    more = {"reason": "no completion could be graded", "clock": "virtual", "wall_seconds": 80.0}
+    (run / "manifest.json").write_text(json.dumps(manifest | more))
+    address = serve(tmp_path / "run")
+    page = visit(address)
+    fitted(page)
+    assert "the run failed: no completion could be graded" in page.inner_text("#unusual")
+    go(page, address, "#/run")
+    facts = page.inner_text(".facts")
+    assert "failed: no completion could be graded" in facts
+    assert "1 min on this machine" in facts, "not that of the simulated clock"
+
+
 def addressed(page: Any, part: str) -> None:
     """Wait until the page's address holds a part: its script writes it after a control is used."""
     deadline = time.monotonic() + WAIT / 1000

@@ -59,7 +59,7 @@
     if (names[0] === names[1] && names[0] !== null) throw new Error("Choose two that differ.");
     const together = state.overview.comparisons.filter((one) => names.every((name) => one.entries.some((entry) => entry.run === name)));
     if (names.every(Boolean) && (together.length || !Lab.data.live)) {
-      if (!together.length) throw new Error("These two are not compared: one of them carries no fit.");
+      if (!together.length) throw new Error("These two are not compared: at least one of them carries no fit.");
       await Lab.curves.need(names);
       const tasks = await Promise.all(together.map(async (one) => {
         const table = (await Lab.data.comparison(one.task)).against[names[1]];

@@ -24,8 +24,8 @@
   function facts(run, found) {
     const versions = found.manifest.versions || {};
     const rows = [
-      ["status", run.status], ["experiment", run.experiment], ["what", run.description], ["steps", number(run.step)], ["compute", quantity(run.compute, run.unit)],
-      ["time", duration(run.wall_hours) + (run.clock === "virtual" ? " (virtual clock)" : "")], ["seed", run.seed], ["commit", String(found.manifest.git_commit || "").slice(0, 12)],
+      ["status", run.status + (typeof found.manifest.reason === "string" ? `: ${found.manifest.reason}` : "")], ["experiment", run.experiment], ["what", run.description], ["steps", number(run.step)], ["compute", quantity(run.compute, run.unit)],
+      ["time", duration(run.wall_hours) + (run.clock === "virtual" ? " on this machine, whatever the simulated clock says" : "")], ["seed", run.seed], ["commit", String(found.manifest.git_commit || "").slice(0, 12)],
       ["versions", Object.entries(versions).slice(0, 12).map(([name, value]) => `${name} ${value}`).join(", ")], ["folder", found.path],
     ];
     return h("dl", { class: "facts" }, rows.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== "–").map(([name, value]) => [h("dt", {}, name), h("dd", {}, visible(value))]));
