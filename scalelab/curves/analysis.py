@@ -141,7 +141,7 @@ class Analysis:
         low, high = self.intervals["A"]
         now = self.rates()[0]
         floor = f"towards {self.params['A']:.3f} ({self.level:.0%} {low:.3f}–{high:.3f})"
-        if not self.stands:
+        if not self.stands or self.draws().probability[0] < TOLD:  # A is the sigmoid's
             spent = quantity(now.compute, self.fit.curve.unit)
             floor = f"to {now.value:.3f} at {spent}, and where it ends cannot be told yet"
         return f"forgets: falls from {self.params['R0']:.3f} {floor}"

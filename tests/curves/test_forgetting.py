@@ -418,3 +418,13 @@ def test_a_comparison_of_tasks_that_forget_has_no_compute_to_a_rate_and_calls_no
         assert {one["log_reach"] for one in entry["differences"].values()} == {None}
         for name, row in entry["covariance"].items():
             assert entry["stderr"][name] == pytest.approx(row[name] ** 0.5)
+
+
+def test_a_fall_that_no_sigmoid_makes_has_no_floor_by_one() -> None:
+    compute = np.arange(1.0, 25)
+    rate = 0.985 - 0.35 / (1 + np.exp(17 - compute)) + np.random.default_rng(1).normal(0, 0.006, 24)
+    found = analyse(curve(compute, rate, np.full(24, 0.006)))
+    assert found.falls
+    assert found.stands
+    assert found.draws().probability[0] < 0.01
+    assert found.fall_text().endswith("to 0.637 at 24 compute, and where it ends cannot be told yet")
