@@ -165,16 +165,12 @@ def compare_prompts(
 
 
 def _table(path: Path) -> Table:
-    """A table of completions.
-
-    Raises:
-        LabError: it cannot be read, or is the folder of a run, which holds one for each evaluation.
-    """
-    if path.is_dir():
-        kept = sorted(path.glob("rollouts/step_*.parquet"))
-        such = kept[-1] if kept else "RUN/rollouts/step_000150.parquet"
-        raise LabError(f"{path} is a folder; give tables of completions to compare by prompt, such as {such}")
-    return read_table(path)
+    """A table of completions; a run's folder holds one for each evaluation, and is refused by naming the last."""
+    if not path.is_dir():
+        return read_table(path)
+    kept = sorted(path.glob("rollouts/step_*.parquet"))
+    such = kept[-1] if kept else "RUN/rollouts/step_000150.parquet"
+    raise LabError(f"{path} is a folder; give tables of completions to compare by prompt, such as {such}")
 
 
 Given = dict[str, list[tuple[float, str | None]]]

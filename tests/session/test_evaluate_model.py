@@ -59,17 +59,21 @@ def test_a_temperature_that_vllm_refuses_on_a_gpu_is_refused_there_before_the_en
         engine_config(ModelFolder(Path("model"), {**STRANGE, "num_key_value_heads": 1}, None), prompts, work)
 
 
+IMPORT = """
+import json, os, sys
+sys.modules["safetensors"] = None  # comes right after the environment, before vLLM, which takes long
+try:
+    import scalelab.rollout.engine
+except ImportError:
+    print(json.dumps(dict(os.environ)))
+"""
+
+
 def test_the_engine_has_plain_segments_where_its_shell_asks_for_expandable_ones() -> None:
     """Split over GPUs it would end at its start, and vLLM would compile a sampler that it does not use."""
     asked = {**dict.fromkeys(ALLOCATOR, "expandable_segments:True"), "VLLM_USE_FLASHINFER_SAMPLER": "1"}
-    code = "import json, os; import scalelab.rollout.generator; print(json.dumps(dict(os.environ)))"
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **asked},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
+        [sys.executable, "-c", IMPORT], env=os.environ | asked, capture_output=True, text=True, timeout=120, check=True
     )
     seen, wanted = json.loads(done.stdout.splitlines()[-1]), environment("engine")
     own = wanted.keys() - environment("verifier").keys()
