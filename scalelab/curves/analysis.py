@@ -110,8 +110,13 @@ class Analysis:
 
     @property
     def stands(self) -> bool:
-        """True if A may be told as a limit: the curves of all shapes do not go beyond the sigmoid's A."""
-        return self.farthest >= self.params["A"] if self.falls else self.farthest <= self.params["A"]
+        """True if A may be told as a limit: no shape goes beyond it, and a fall is not told from all sigmoids."""
+        return not self._passed and not (self.falls and self.draws().probability[0] < TOLD)
+
+    @property
+    def _passed(self) -> bool:
+        """True if the curves of all shapes go beyond the sigmoid's A."""
+        return self.farthest < self.params["A"] if self.falls else self.farthest > self.params["A"]
 
     @cached_property
     def farthest(self) -> float:
@@ -134,14 +139,14 @@ class Analysis:
         by = f"{past:.3f}" if past >= 1e-3 else "less than 0.001"
         beyond = f"; curves of all shapes come to {self.farthest:.3f} within {LIMIT:g} times the compute, {by} beyond A"
         forgets = f"{self.fall_text()}; " if self.falls else ""
-        return f"{forgets}{self.seen:.0%} of a sigmoid's {way} was seen; {endless}{beyond * (not self.stands)}"
+        return f"{forgets}{self.seen:.0%} of a sigmoid's {way} was seen; {endless}{beyond * self._passed}"
 
     def fall_text(self) -> str:
         """The fall of a task that forgets, in words: from where, and towards which floor if that can be told."""
         low, high = self.intervals["A"]
         now = self.rates()[0]
         floor = f"towards {self.params['A']:.3f} ({self.level:.0%} {low:.3f}–{high:.3f})"
-        if not self.stands or self.draws().probability[0] < TOLD:  # A is the sigmoid's
+        if not self.stands:
             spent = quantity(now.compute, self.fit.curve.unit)
             floor = f"to {now.value:.3f} at {spent}, and where it ends cannot be told yet"
         return f"forgets: falls from {self.params['R0']:.3f} {floor}"
