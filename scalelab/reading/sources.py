@@ -168,13 +168,11 @@ def read_with(
     """
     found = [run for source in sources for run in runs_in(Path(source))]
     read = [_read_run(run, reading, name, change) for run, name in zip(found, run_names(found))]
-    return with_trunks_told(told_apart(list(zip(distinct_names([run.path for run in found]), read))))
+    return with_trunks_told(distinct_runs(list(zip(distinct_names([run.path for run in found]), read))))
 
 
-def told_apart(logs: Sequence[tuple[str, Sequence[Curve]]]) -> list[Curve]:
+def distinct_runs(logs: Sequence[tuple[str, Sequence[Curve]]]) -> list[Curve]:
     """The curves of several logs: seeds of one run are joined, and other runs of one name have their logs' before it.
-
-    Seeds are a run's that each log names, none of them twice.
 
     Args:
         logs: name of each log, which no other has, and its curves.
@@ -192,8 +190,15 @@ def told_apart(logs: Sequence[tuple[str, Sequence[Curve]]]) -> list[Curve]:
             if item.run in parted:
                 found.append(replace(item, run=f"{name}/{item.run}") if item.run != name else item)
             elif item is items[0]:
-                found += pool(items, item.run) if len(items) > 1 else items
+                found += _joined_seeds(items) if len(items) > 1 else items
     return found
+
+
+def _joined_seeds(curves: Sequence[Curve]) -> list[Curve]:
+    """The curves of one run and task in several logs as one, with a note that they were taken for its seeds."""
+    run = curves[0].run
+    note = f"{', '.join(item.source for item in curves)} name seeds of {run}, and were joined"
+    return [replace(item, notes=(*item.notes, note)) for item in pool(curves, run)]
 
 
 def _are_seeds(curves: Sequence[Curve]) -> bool:

@@ -465,7 +465,9 @@ def test_seeds_of_one_run_in_logs_of_their_own_are_seeds_and_not_recipes(
             Path(files[-1]).write_text("\n".join(["run,seed,compute,pass_rate,n", *rates]) + "\n")
     assert [(item.run, item.seeds) for item in read_sources(files)] == [("a", ("0", "1", "2")), ("b", ("0", "1", "2"))]
     assert main(["compare", *files]) == 0
-    assert "against a: better: b" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "against a: better: b" in said
+    assert "name seeds of b, and were joined" in " ".join(said.split())
     Path(files[1]).write_text(Path(files[0]).read_text())  # the seed of one log is that of another
     assert [item.run for item in read_sources(files)][:3] == ["a0/a", "a1/a", "a2/a"]
 
