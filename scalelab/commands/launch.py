@@ -48,7 +48,7 @@ USED_BY = {
 }
 """Options that not every kind uses."""
 POD_WAIT = "30m"
-"""Time for the pod that looks at the volume to start: its node may have to pull the image, of 11 GB."""
+"""Time for the pod that looks at the volume to start: its node may have to pull the image."""
 CHECKOUT = Path(__file__).parents[2]
 VOLUME, IMAGE = Path("/runs"), Path("/scalelab")
 """Folders that pods see: of the volume, and of the image's checkout."""

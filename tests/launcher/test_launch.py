@@ -33,6 +33,7 @@ from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of, step_hours
 from scalelab.plan.speed import Assumptions
 from scalelab.session.only_sft import fine_tune
+from scalelab.start import base_model
 from scalelab.watch.progress import Progress
 
 ROOT = Path(__file__).parents[2]
@@ -145,7 +146,9 @@ def test_a_head_from_which_no_route_leads_outside_is_known_by_an_address_of_its_
         (tmp_path / name).chmod(0o755)
     made = yaml.safe_load(scripts.ray_yaml(job_of("a"), tmp_path, "me", [head, "n1"]))
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["sh", "-c", made["head_start_ray_commands"][1]], capture_output=True, text=True, env=env)
+    done = subprocess.run(
+        ["sh", "-c", made["head_start_ray_commands"][1]], capture_output=True, text=True, env=env, timeout=60
+    )
     assert [word for word in done.stdout.split() if word.startswith("--node-ip")] == own
 
 
@@ -589,6 +592,12 @@ sys.exit({{"run": 7, "create": 0}}[sys.argv[1]])
     (volume / "model/config.json").write_text(json.dumps(Qwen3().to_hf()))
     assert main(seen) == 1
     assert "is not the run's model" in capfd.readouterr().err
+    assert main([word.replace(f"SFT.pretrained={volume}/model", "SFT.pretrained=hub:a/b") for word in seen]) == 0
+    assert capfd.readouterr().out == f"{volume}/a has room\n"
+    with monkeypatch.context() as whole:
+        whole.setattr(base_model, "checked_model", lambda run, folder: None)
+        assert main(seen) == 0
+    assert capfd.readouterr().out == f"{volume}/a has room, and {volume}/model is the run's model\n"
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**31))
     assert main(seen) == 1
     assert f"{volume} has 2.0 GiB free, and this run writes" in capfd.readouterr().err
