@@ -1,15 +1,16 @@
-"""Rehearse every role of the real layout at full size on fake tensors, without a GPU.
+"""Rehearse every role of the real layout at full size on fake tensors, without a GPU; of several experiments, too.
 
 Fake tensors have shapes but no numbers. A rank of every distinct kind is built, loaded, trained for a step and
 exported, of the fine-tuning (the tuner) too, where a run begins with one. A device of an engine is configured, built
 and loaded, and receives new weights. A verifier grades for real, on this machine. Ray starts on the loopback, with a
 node's devices as numbers and an actor of each role. Printed are memory and FLOPs beside the plan's, every exchange
 between ranks, what broke, and what could not be rehearsed (docs/rehearse.md). The exit code is 1 if a role would break,
-or was rehearsed with another setting than the run's.
+or was rehearsed with another setting than the run's. Roles that several experiments have alike are rehearsed once.
 
 Examples:
   scalelab rehearse scalerl_8b
   scalelab rehearse h100/scalerl_17bx16 --json
+  scalelab rehearse h100/scalerl_8b h100/scalerl_17bx16 h200/scalerl_17bx16_least
   scalelab rehearse sft/scalerl_8b --only tuner
   scalelab rehearse scalerl_17bx16 --hardware gb200 --imbalance 1.5
   tools/rehearse/install.sh && scalelab rehearse scalerl_8b --devices yes
@@ -24,6 +25,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -33,14 +35,16 @@ from scalelab.hardware import DEVICES
 
 if TYPE_CHECKING:
     from scalelab.hardware import Device
+    from scalelab.rehearse.processes import RoleTask
     from scalelab.rehearse.result import RoleResult
     from scalelab.rehearse.roles import Role
+    from scalelab.rehearse.setting import RehearsalSettings
     from scalelab.run.config import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add_experiment(parser)
+    add_experiment(parser, "+")
     parser.add_argument("--hardware", metavar="NAME", help=f"{', '.join(DEVICES)} (Cluster.hardware)")
     spread = "tokens that each rank's experts get, as a multiple of their even share (default 1)"
     parser.add_argument("--imbalance", type=float, default=1.0, metavar="X", help=spread)
@@ -49,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     only = "rehearse this kind alone; may be repeated"
     kinds = ("tuner", "trainer", "engine", "verifier", "cluster")
     parser.add_argument("--only", action="append", choices=kinds, help=only)
-    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="roles side by side")
+    jobs = "roles at a time, and a node of Ray beside them"
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help=jobs)
     parser.add_argument("--deadline", type=float, default=900.0, metavar="S", help="seconds for a role (default 900)")
     add_json(parser)
 
@@ -57,51 +62,103 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Rehearse all roles and print their results."""
     from scalelab.commands.output import print_json
-    from scalelab.experiment import resolve
-    from scalelab.hardware import Hardware, device
-    from scalelab.plan.check import check, check_evaluation, usual
-    from scalelab.rehearse.environment import how_to_set_up, interpreters, simulated_cuda
-    from scalelab.rehearse.planned import micro_batches
     from scalelab.rehearse.processes import rehearse_all
-    from scalelab.rehearse.setting import RehearsalSettings
 
     for option in ("imbalance", "jobs", "deadline"):
         given = getattr(args, option)
         if given <= 0 or not math.isfinite(given):
             raise LabError(f"--{option} {given} must be a positive number")
-    resolved = resolve(args.experiment, args.sets)
-    name, experiment = resolved.name, resolved.run
-    hardware = device(args.hardware or usual(experiment))
-    # a core's memory in the table is a rule of thumb: runs that are made for cores may need more
-    more = set(args.only or ["trainer"]) != {"tuner"}  # else `scalelab sft` may be all that is meant
-    if more and (hardware.gpu or experiment.cluster.device == "gpu"):
-        check(experiment, Hardware(hardware, experiment.devices)).demand()
-    if more and hardware.gpu:
-        check_evaluation(experiment, hardware)
-    roles = _roles(experiment, hardware, args.only)
-    setting = RehearsalSettings(experiment, hardware, micro_batches(experiment), args.imbalance)
+    several = len(args.experiment) > 1
+    rehearsals = [_rehearsal(args, experiment, several) for experiment in args.experiment]
+    tasks = [task for rehearsal in rehearsals for task in rehearsal.tasks]
+    of = [rehearsal for rehearsal in rehearsals for _ in rehearsal.tasks]
+
+    def tell(number: int, result: RoleResult, seconds: float) -> None:
+        role = f"{of[number].name}: {result.role}" if several else result.role
+        took = f"{seconds:.0f} s" if seconds else "the same as another's"
+        print(f"{role}: {result.verdict} ({took})", file=sys.stderr)
 
     started = time.monotonic()
-
-    def tell(result: RoleResult, seconds: float) -> None:
-        print(f"{result.role}: {result.verdict} ({seconds:.0f} s)", file=sys.stderr)
-
-    trainer = simulated_cuda(hardware) if hardware.gpu and args.devices != "no" else None
-    if trainer is None and args.devices == "yes":
-        raise LabError(how_to_set_up() if hardware.gpu else "--devices yes is for GPUs: name one with --hardware")
-    results = rehearse_all(setting, roles, interpreters(trainer), args.jobs, args.deadline, tell)
-    for result in results:
-        _hold_against(result, hardware, experiment)
-    ok = all(result.ok for result in results)
+    results = rehearse_all(tasks, args.jobs, args.deadline, tell)
+    for rehearsal, result in zip(of, results, strict=True):
+        _hold_against(result, rehearsal.setting.hardware, rehearsal.setting.run)
+        rehearsal.results.append(result)
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20  # KiB on Linux
     took = time.monotonic() - started
     print(f"{took:.0f} s; {args.jobs} at a time, none with more than {most:.1f} GiB of memory", file=sys.stderr)
+    ok = all(rehearsal.ok for rehearsal in rehearsals)
     if args.json:
-        shown = [result.to_json() for result in results]
-        print_json({"experiment": name, "hardware": hardware.name, "ok": ok, "roles": shown})
+        shown = [rehearsal.to_json() for rehearsal in rehearsals]
+        print_json({"ok": ok, "experiments": shown} if several else shown[0])
     else:
-        _print(name, experiment, hardware.name, setting.micro_batches, results)
+        for number, rehearsal in enumerate(rehearsals):
+            print("\n" * bool(number), end="")
+            _print(rehearsal)
     return 0 if ok else 1
+
+
+@dataclass
+class _Rehearsal:
+    """The rehearsal of one experiment.
+
+    Attributes:
+        name: of the experiment.
+        setting: its run and the hardware.
+        tasks: its roles.
+        results: theirs, in the same order.
+    """
+
+    name: str
+    setting: RehearsalSettings
+    tasks: list[RoleTask]
+    results: list[RoleResult] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True if all roles would run, with the run's own settings."""
+        return all(result.ok for result in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        """The experiment's entry in the output of `--json`."""
+        roles = [result.to_json() for result in self.results]
+        return {"experiment": self.name, "hardware": self.setting.hardware.name, "ok": self.ok, "roles": roles}
+
+
+def _rehearsal(args: argparse.Namespace, experiment: str, several: bool) -> _Rehearsal:
+    """Prepare the rehearsal of one experiment.
+
+    Raises:
+        LabError: it does not fit, or has nothing to rehearse; of several experiments it is named.
+    """
+    try:
+        return _prepared(args, experiment)
+    except LabError as problem:
+        raise LabError(f"{experiment}: {problem}" if several else str(problem)) from None
+
+
+def _prepared(args: argparse.Namespace, experiment: str) -> _Rehearsal:
+    from scalelab.experiment import resolve
+    from scalelab.hardware import Hardware, device
+    from scalelab.plan.check import check, check_evaluation, usual
+    from scalelab.rehearse.environment import how_to_set_up, interpreters, simulated_cuda
+    from scalelab.rehearse.planned import micro_batches
+    from scalelab.rehearse.processes import tasks_of
+    from scalelab.rehearse.setting import RehearsalSettings
+
+    resolved = resolve(experiment, args.sets)
+    hardware = device(args.hardware or usual(resolved.run))
+    # a core's memory in the table is a rule of thumb: runs that are made for cores may need more
+    more = set(args.only or ["trainer"]) != {"tuner"}  # else `scalelab sft` may be all that is meant
+    if more and (hardware.gpu or resolved.run.cluster.device == "gpu"):
+        check(resolved.run, Hardware(hardware, resolved.run.devices)).demand()
+    if more and hardware.gpu:
+        check_evaluation(resolved.run, hardware)
+    roles = _roles(resolved.run, hardware, args.only)
+    simulated = simulated_cuda(hardware) if hardware.gpu and args.devices != "no" else None
+    if simulated is None and args.devices == "yes":
+        raise LabError(how_to_set_up() if hardware.gpu else "--devices yes is for GPUs: name one with --hardware")
+    setting = RehearsalSettings(resolved.run, hardware, micro_batches(resolved.run), args.imbalance)
+    return _Rehearsal(resolved.name, setting, tasks_of(setting, roles, interpreters(simulated)))
 
 
 def _roles(run: Run, hardware: Device, only: Sequence[str] | None) -> list[Role]:
@@ -142,11 +199,12 @@ def _hold_against(result: RoleResult, hardware: Device, run: Run) -> None:
         result.problems.append(f"{found}: {instead}")
 
 
-def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list[RoleResult]) -> None:
+def _print(rehearsal: _Rehearsal) -> None:
     from scalelab.commands.output import print_table
     from scalelab.rehearse.result import differences
 
-    print(f"{name} rehearsed for {run.devices} × {hardware}\n")
+    results, setting = rehearsal.results, rehearsal.setting
+    print(f"{rehearsal.name} rehearsed for {setting.run.devices} × {setting.hardware.name}\n")
     kinds = list(dict.fromkeys(kind for result in results for kind in result.plan_memory_gib))
     rows = []
     for result in results:
@@ -168,7 +226,7 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
     print_table(rows, [*header, "peak", "plan", "±", "TFLOP a row", "plan", "±"])
     print()
     of_tuner = [one for one in results if one.kind == "tuner"]
-    _print_rows("longest row", [one for one in results if one.kind != "tuner"], f"{micro_batches}")
+    _print_rows("longest row", [one for one in results if one.kind != "tuner"], f"{setting.micro_batches}")
     _print_rows("of the fine-tuning", of_tuner, f"at most {max((one.micro_batches for one in of_tuner), default=0)}")
     _print_exchanges(results, lambda result: result.collectives, "exchanges of", "GB a step")
     _print_exchanges(results, lambda result: result.publication, "to publish weights, exchanges of", "GB")

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from scalelab.rehearse.result import Phase, RoleResult
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
 from scalelab.run.config import Run
+from scalelab.run.settings import Cluster
 from scalelab.start.base_model import is_fine_tuned
 from scalelab.waiting import LateError, wait_for
 
@@ -54,19 +55,65 @@ NOT_REHEARSED = (
 )
 
 
+@dataclass(frozen=True)
+class Node:
+    """A node of Ray, and the actors that start on it: all that its rehearsal depends on.
+
+    Attributes:
+        devices: of the node.
+        gpu: whether they are GPUs.
+        cluster: the run's, with the trainer's ranks of this node, and one engine if that shares no device with one.
+        tuner: ranks of the fine-tuning that the node has; 0 without one.
+        engine: devices of an engine.
+        tasks: tasks that a grader is made for.
+        run: the run, of which actors get what they keep unread until they build: model and settings.
+    """
+
+    devices: int
+    gpu: bool
+    cluster: Cluster
+    tuner: int
+    engine: int
+    tasks: tuple[Any, ...]
+    run: Run = field(compare=False)
+
+
+def subject(setting: RehearsalSettings) -> Node:
+    """The first node of a run, as far as a rehearsal sees it; it waits no longer for devices than that does."""
+    run = setting.run
+    cluster, gpu = run.cluster, run.cluster.device == "gpu"
+
+    ranks = packed(cluster.trainers, cluster.devices_per_node)[0]
+    of_node = Cluster(
+        device=cluster.device,
+        devices_per_node=cluster.devices_per_node,
+        share_devices=cluster.share_devices,
+        trainers=ranks,
+        generators=ranks if cluster.share_devices else 1,
+        startup_seconds=UP_SECONDS,
+    )
+    return Node(
+        devices=setting.hardware.per_node if gpu else run.devices,
+        gpu=gpu,
+        cluster=of_node,
+        tuner=packed(run.sft.trainers, cluster.devices_per_node)[0] if is_fine_tuned(run) else 0,
+        engine=run.generator.tensor_parallel,
+        tasks=run.graded_tasks,
+        run=run,
+    )
+
+
 def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
     """Start Ray and an actor of each role as a run does; errors are recorded, not raised."""
     result = RoleResult(role.name, "cluster", role.stands_for, not_rehearsed=[*NOT_REHEARSED])
     with tempfile.TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True) as folder:
-        _NodeRehearsal(setting, result, Path(folder)).run()
+        _NodeRehearsal(subject(setting), result, Path(folder)).run()
     return result
 
 
 class _NodeRehearsal:
-    def __init__(self, setting: RehearsalSettings, result: RoleResult, folder: Path) -> None:
-        self.of_run, self.result, self.folder = setting.run, result, folder
-        self.gpu = setting.run.cluster.device == "gpu"
-        self.devices = setting.hardware.per_node if self.gpu else setting.run.devices
+    def __init__(self, node: Node, result: RoleResult, folder: Path) -> None:
+        self.node, self.result, self.folder = node, result, folder
         self.address = f"{HOST}:{free_port()}"
 
     def run(self) -> None:
@@ -74,10 +121,10 @@ class _NodeRehearsal:
             if not self._phase("start", self._start):
                 return
             try:
-                if is_fine_tuned(self.of_run):
+                if self.node.tuner:
                     self._phase("tuner", self._tuner)
                 self._phase("trainer", self._trainer)
-                if not self.of_run.cluster.share_devices:
+                if not self.node.cluster.share_devices:
                     self._phase("engine", self._engine)
                 self._phase("grader", self._grader)
             finally:
@@ -96,9 +143,11 @@ class _NodeRehearsal:
     def _start(self) -> None:
         """Start Ray's head as a job's first node does, and join it as a run does."""
         ray_program = str(Path(sys.executable).with_name("ray"))
-        words = ray_start(ray_program, self.address, head=True) + _size(self.devices, self.gpu, self.folder)
+        words = ray_start(ray_program, self.address, head=True) + _size(self.node.devices, self.node.gpu, self.folder)
         with (self.folder / "said").open("w+b") as said:
-            head = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT, env=_of_node(self.devices, self.gpu))
+            head = subprocess.Popen(
+                words, stdout=said, stderr=subprocess.STDOUT, env=_of_node(self.node.devices, self.node.gpu)
+            )
             ends = time.monotonic() + UP_SECONDS
             while not answers(self.address):
                 if head.poll() is not None:
@@ -110,29 +159,29 @@ class _NodeRehearsal:
 
     def _tuner(self) -> None:
         """A rank of the fine-tuning in the place of the first; its devices are given back before RL takes them."""
-        run, world = self._quick(), self.of_run.sft.trainers
-        held = _of_one_node(run, world)
-        rank, _ = self._rank_on(held, run, run.tuner_setup, world)
+        run, ranks = self.node.run, self.node.tuner
+        held = _of_one_node(self.node.cluster, ranks)
+        rank, _ = self._rank_on(held, run.tuner_setup, run.sft.trainers)
         ray.kill(rank)
         held.release()
 
     def _trainer(self) -> None:
         """A trainer rank in the place of the first, and on its device the first engine, where both share it."""
-        run, world = self._quick(), self.of_run.cluster.trainers
-        both = shared(run.cluster)
-        held = both or _of_one_node(run, world)
-        rank, seen = self._rank_on(held, run, run.trainer_setup, world)
+        run, cluster = self.node.run, self.node.cluster
+        both = shared(cluster)
+        held = both or _of_one_node(cluster, cluster.trainers)
+        rank, seen = self._rank_on(held, run.trainer_setup, run.cluster.trainers)
         if both is not None and self._engine_on(both) != seen:
             self.result.problems.append("engine: it is not on the device of the trainer rank that it shares one with")
         ray.kill(rank)
         held.release()
 
-    def _rank_on(self, held: Reservation, run: Run, setup: TrainerSetup, world: int) -> tuple[Any, str]:
+    def _rank_on(self, held: Reservation, setup: TrainerSetup, world: int) -> tuple[Any, str]:
         """Start a trainer rank; returns it and the devices that it sees."""
         cls = actor_class(
-            that_looks(TrainerRank), "trainer", run.cluster, devices=held.share, strategy=held.strategy(0)
+            that_looks(TrainerRank), "trainer", self.node.cluster, devices=held.share, strategy=held.strategy(0)
         )
-        rank = cls.remote(run.model.to_hf(), setup, 0, world)
+        rank = cls.remote(self.node.run.model.to_hf(), setup, 0, world)
         seen = self._look(rank, "trainer", 1)
         meeting = _answer(rank.address.remote(False), "the first trainer rank to find a port")
         if not meeting.startswith(f"tcp://{HOST}:"):
@@ -140,15 +189,14 @@ class _NodeRehearsal:
         return rank, seen
 
     def _engine(self) -> None:
-        held = Reservation(self._quick().cluster, [self.of_run.generator.tensor_parallel], "a generator")
+        held = Reservation(self.node.cluster, [self.node.engine], "a generator")
         self._engine_on(held)
         held.release()
 
     def _engine_on(self, held: Reservation) -> str:
-        run = self.of_run
-        devices = run.generator.tensor_parallel
+        run, devices = self.node.run, self.node.engine
         strategy = held.strategy(0)
-        cls = actor_class(Unstarted, "engine", run.cluster, devices=devices * held.share, strategy=strategy)
+        cls = actor_class(Unstarted, "engine", self.node.cluster, devices=devices * held.share, strategy=strategy)
         engine = cls.remote(EngineActor, "model", run.generator_setup, (), (), run.seed)
         seen = self._look(engine, "engine", devices)
         ray.kill(engine)
@@ -156,8 +204,8 @@ class _NodeRehearsal:
 
     def _grader(self) -> None:
         node = NodeAffinitySchedulingStrategy(ray.nodes()[0]["NodeID"], soft=False)
-        cls = actor_class(that_looks(GraderActor), "verifier", self.of_run.cluster, strategy=node)
-        grader = cls.remote(self.of_run.graded_tasks)
+        cls = actor_class(that_looks(GraderActor), "verifier", self.node.cluster, strategy=node)
+        grader = cls.remote(self.node.tasks)
         self._look(grader, "verifier", 0)
         ray.kill(grader)
 
@@ -168,15 +216,11 @@ class _NodeRehearsal:
         self.result.problems += [f"{role}: {problem}" for problem in wrong_variables(role, wanted, sight.variables)]
         seen: str = sight.variables.get(VISIBLE, "")
         count = len(seen.split(",")) if seen else 0
-        if self.gpu and count != devices:
+        if self.node.gpu and count != devices:
             self.result.problems.append(f"{role}: {VISIBLE}={seen} has {count} devices, and its actor holds {devices}")
         if sight.address != HOST:
             self.result.problems.append(f"{role}: its node says that it is {sight.address}, and Ray started at {HOST}")
         return seen
-
-    def _quick(self) -> Run:
-        """The run, which waits no longer for devices than a rehearsal does."""
-        return replace(self.of_run, cluster=replace(self.of_run.cluster, startup_seconds=UP_SECONDS))
 
 
 def wrong_variables(role: ProcessRole, wanted: Mapping[str, str], seen: Mapping[str, str]) -> Iterator[str]:
@@ -202,9 +246,9 @@ def wrong_variables(role: ProcessRole, wanted: Mapping[str, str], seen: Mapping[
         yield f"OMP_NUM_THREADS is {seen.get('OMP_NUM_THREADS', 'not set')}, and more than one thread a process is slow"
 
 
-def _of_one_node(run: Run, ranks: int) -> Reservation:
-    """Devices of the first node of a trainer with so many ranks."""
-    return Reservation(run.cluster, packed(ranks, run.cluster.devices_per_node)[:1], "the trainer")
+def _of_one_node(cluster: Cluster, ranks: int) -> Reservation:
+    """Devices of a node for so many ranks of a trainer."""
+    return Reservation(cluster, [ranks], "the trainer")
 
 
 def _answer(ref: Any, what: str) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FakeWork
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from scalelab.errors import LabError
@@ -53,7 +52,7 @@ class Exchange:
     bytes: int
 
 
-class Collectives(TorchDispatchMode):
+class Collectives:
     """A process group that checks sizes, counts calls and bytes, and returns at once.
 
     Attributes:
@@ -62,15 +61,19 @@ class Collectives(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.per_micro_batch = False
         self.groups: dict[str, str] = {}
         self._calls: Counter[tuple[str, str, bool]] = Counter()
         self._bytes: Counter[tuple[str, str, bool]] = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace != "c10d" or func._opname == "check_for_nan":
-            return func(*args, **(kwargs or {}))
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Check and count an operator of a process group, in whose place nothing is done.
+
+        Raises:
+            LabError: NCCL would refuse its sizes.
+        """
+        if func._opname == "check_for_nan":
+            return func(*args, **kwargs)
         given = {argument.name: value for argument, value in zip(func._schema.arguments, args)}
         group = dist.ProcessGroup.unbox(given["process_group"])
         _check(func._opname, given, group.size())

@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from scalelab.environment import ProcessRole, environment
@@ -36,7 +37,7 @@ def simulated_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
         MEMORY_GIB: str(int(hardware.memory_gib)),
         "CUDA_VISIBLE_DEVICES": "0",  # where there are real GPUs, no more than the one that is simulated
     }
-    return Interpreter(str(python), environment)
+    return Interpreter(str(python), tuple(environment.items()))
 
 
 def interpreters(simulated: Interpreter | None) -> dict[str, Interpreter]:
@@ -49,18 +50,20 @@ def interpreters(simulated: Interpreter | None) -> dict[str, Interpreter]:
     pythons = {kind: Interpreter() for kind in kinds} | ({"trainer": simulated} if simulated else {})
     found = {"cluster": Interpreter(environment=_of_ray())}
     for kind, one in pythons.items():
-        found[kind] = replace(one, environment={**_variables(kind), **one.environment})
+        found[kind] = replace(one, environment=tuple({**_variables(kind), **dict(one.environment)}.items()))
     return {**found, "tuner": found["trainer"]}
 
 
-def _of_ray() -> dict[str, str]:
+@lru_cache(maxsize=1)
+def _of_ray() -> tuple[tuple[str, str], ...]:
     """Variables of a Ray that nobody else finds, read when it is imported; a token as `launch` gives its nodes one."""
-    return {
+    variables = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # in place of the user's, which stays as it is
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # keeps to the loopback (`scalelab.cluster.surroundings`)
         "RAY_worker_niceness": "0",
     }
+    return tuple(variables.items())
 
 
 def _variables(kind: ProcessRole) -> dict[str, str]:

@@ -37,6 +37,34 @@ def counter(row: Sequence[int] = ()) -> FlopCounterMode:
     )
 
 
+class Flops:
+    """Sum of the FLOPs of operators, by the formulas of `counter`.
+
+    Args:
+        row: as there.
+
+    Attributes:
+        total: of all that were counted.
+    """
+
+    def __init__(self, row: Sequence[int] = ()) -> None:
+        self._formulas = counter(row).flop_registry
+        self.total = 0
+
+    def count(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        """Add an operator's FLOPs; those without a formula have none.
+
+        Args:
+            func: the operator.
+            args: its arguments.
+            kwargs: its arguments by name.
+            made: its result.
+        """
+        formula = self._formulas.get(getattr(func, "_overloadpacket", None))
+        if formula is not None:
+            self.total += formula(*args, **kwargs, out_val=made)
+
+
 def _grouped(a: TensorShape, b: TensorShape, *args: Any, out_shape: TensorShape, **kwargs: Any) -> int:
     """2·T·K·N: rows [T, K] by stacked matrices [E, K, N], or the two gradients of that."""
     if len(b) == 3:

@@ -1,7 +1,8 @@
-"""A process that rehearses roles of one kind: it imports torch and the lab once, then forks for every role.
+"""A process that rehearses roles: it imports torch and the lab once, then forks for every role.
 
-A pickled `RoleTasks` comes on its standard input. For every role that ends, it prints a line of JSON (`RoleEnd`); the
-result itself goes into a file.
+Its argument is a file with a pickled `RoleTasks`. It prints a line of JSON with the number of every role, and that of
+the first role that is the same to a rehearsal. Then numbers of roles to begin come on its standard input, a line each.
+For every role that ends, it prints a line of JSON (`RoleEnd`); the result itself goes into a file.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import json
 import logging
 import os
 import pickle
+import select
 import signal
 import sys
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 from moe.model.kernels import GPU_PACKAGES
+from scalelab.imports import quick_imports
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
 
@@ -33,20 +37,16 @@ _POLL = 0.05
 
 @dataclass(frozen=True)
 class RoleTasks:
-    """The task of a worker: roles of one kind, and where their results go.
+    """The task of a worker: roles, and where their results go.
 
     Attributes:
-        setting: the run.
-        roles: the roles to rehearse.
+        roles: runs and roles to rehearse, by number.
         folder: folder for the results, `NUMBER.json` as `RoleResult.to_json` has it.
-        jobs: processes at a time.
         deadline: seconds for each.
     """
 
-    setting: RehearsalSettings
-    roles: tuple[Role, ...]
+    roles: dict[int, tuple[RehearsalSettings, Role]]
     folder: Path
-    jobs: int
     deadline: float
 
 
@@ -79,21 +79,35 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     _hide_gpu_packages()
-    tasks: RoleTasks = pickle.load(sys.stdin.buffer)
-    kind = tasks.roles[0].kind
+    tasks: RoleTasks = pickle.loads(Path(sys.argv[1]).read_bytes())
+    kinds = sorted({role.kind for _, role in tasks.roles.values()})
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not come between the lines
-    if MEMORY_GIB in os.environ and kind in ("trainer", "tuner"):
-        importlib.import_module("scalelab.rehearse.te_shapes").offer()
-    importlib.import_module(f"scalelab.rehearse.{kind}")
+    with quick_imports():
+        if MEMORY_GIB in os.environ:
+            importlib.import_module("scalelab.rehearse.te_shapes").offer()
+        modules = {kind: importlib.import_module(f"scalelab.rehearse.{kind}") for kind in kinds}
     if MEMORY_GIB in os.environ:
         importlib.import_module("scalelab.rehearse.ranks").keep_device_in_forks()
+    print(json.dumps(_same(tasks, modules)), file=lines, flush=True)
     late = False
-    for end in _ends(tasks):
+    for end in _ends(tasks, modules):
         print(json.dumps(asdict(end)), file=lines, flush=True)
         late = late or end.late
     if late:  # a role that was killed may have left processes of its own, which are in this one's group
         os.killpg(0, signal.SIGKILL)
+
+
+def _same(tasks: RoleTasks, modules: Mapping[str, ModuleType]) -> dict[int, int]:
+    """For each role, the first that is the same to a rehearsal; it is its own where its module does not say."""
+    firsts: list[tuple[object, int]] = []
+    same = {}
+    for number, (setting, role) in tasks.roles.items():
+        subject = getattr(modules[role.kind], "subject", None)
+        what = number if subject is None else (subject(setting), replace(role, stands_for=0))
+        same[number] = next((first for seen, first in firsts if seen == what), number)
+        firsts.append((what, number))
+    return same
 
 
 def _hide_gpu_packages() -> None:
@@ -105,14 +119,17 @@ def _hide_gpu_packages() -> None:
         sys.modules[name] = None  # type: ignore[assignment]
 
 
-def _ends(tasks: RoleTasks) -> Iterator[RoleEnd]:
-    """Start a process per role, as many at a time as may be, and yield their ends as they come."""
-    waiting, running = list(range(len(tasks.roles))), dict[int, _Child]()
-    while waiting or running:
-        while waiting and len(running) < tasks.jobs:
-            number = waiting.pop(0)
-            running[_start(tasks, number)] = _Child(number, time.monotonic())
-        pid, status = os.waitpid(-1, os.WNOHANG)
+def _ends(tasks: RoleTasks, modules: Mapping[str, ModuleType]) -> Iterator[RoleEnd]:
+    """Start a process for every role that is to begin, and yield their ends as they come."""
+    running, more, told = dict[int, _Child](), True, b""
+    while running or more:
+        if more and select.select([0], [], [], 0 if running else _POLL)[0]:
+            said = os.read(0, 4096)
+            more = bool(said)
+            *numbers, told = (told + said).split(b"\n")
+            for number in map(int, numbers):
+                running[_start(tasks, modules, number)] = _Child(number, time.monotonic())
+        pid, status = os.waitpid(-1, os.WNOHANG) if running else (0, 0)
         if pid in running:
             child = running.pop(pid)
             problem = _problem(tasks, child, os.waitstatus_to_exitcode(status))
@@ -125,7 +142,7 @@ def _ends(tasks: RoleTasks) -> Iterator[RoleEnd]:
         time.sleep(_POLL)
 
 
-def _start(tasks: RoleTasks, number: int) -> int:
+def _start(tasks: RoleTasks, modules: Mapping[str, ModuleType], number: int) -> int:
     """Fork a process that rehearses one role; returns its id."""
     pid = os.fork()
     if pid:
@@ -136,8 +153,8 @@ def _start(tasks: RoleTasks, number: int) -> int:
         said = os.open(tasks.folder / f"{number}.log", os.O_WRONLY | os.O_CREAT)
         os.dup2(said, 1)
         os.dup2(said, 2)
-        rehearse = importlib.import_module(f"scalelab.rehearse.{tasks.roles[number].kind}").rehearse
-        result = rehearse(tasks.setting, tasks.roles[number])
+        setting, role = tasks.roles[number]
+        result = modules[role.kind].rehearse(setting, role)
         (tasks.folder / f"{number}.json").write_text(json.dumps(result.to_json()))
         code = 0
     except BaseException:

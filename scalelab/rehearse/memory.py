@@ -15,7 +15,6 @@ from typing import Any
 
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _BLOCK = 512  # bytes to which torch's allocator rounds up
@@ -36,7 +35,7 @@ class Peak:
     kinds: dict[str, int] = field(default_factory=dict)
 
 
-class Memory(TorchDispatchMode):
+class Memory:
     """Follow the storages of all tensors made on the device.
 
     Args:
@@ -44,7 +43,6 @@ class Memory(TorchDispatchMode):
     """
 
     def __init__(self, device: str) -> None:
-        super().__init__()
         self._device = device
         self._sizes: dict[int, tuple[str, int]] = {}  # storage → (kind, bytes)
         self._left: set[int] = set()
@@ -52,12 +50,11 @@ class Memory(TorchDispatchMode):
         self._total = 0
         self._peaks: list[Peak] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(made):
+    def follow(self, made: Any) -> None:
+        """Follow the tensors that an operator made, as far as they are on the device."""
+        for leaf in (made,) if isinstance(made, FakeTensor) else tree_leaves(made):
             if isinstance(leaf, FakeTensor) and leaf.fake_device.type == self._device:
                 self._follow(leaf)
-        return made
 
     @contextlib.contextmanager
     def phase(self) -> Iterator[Peak]:

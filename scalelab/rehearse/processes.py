@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import queue
 import signal
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import groupby
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from scalelab.rehearse.forks import RoleEnd, RoleTasks, ended, too_late
 from scalelab.rehearse.result import RoleResult
@@ -30,6 +31,10 @@ REHEARSAL = "SCALELAB_REHEARSAL"
 """Variable of all processes of a rehearsal: its folder."""
 END_SECONDS = 20.0
 """Limit for their end."""
+TASKS, SAID = "tasks", "said"
+"""Files of a worker: its tasks, and what it and its libraries say."""
+Events: TypeAlias = "queue.SimpleQueue[tuple[_Worker, bytes | None]]"
+"""What workers say, a line at a time, and None of one that has ended."""
 
 
 @dataclass(frozen=True)
@@ -38,107 +43,208 @@ class Interpreter:
 
     Attributes:
         python: its path.
-        environment: variables that it gets beside those of this process.
+        environment: variables that it gets beside those of this process, with their values.
     """
 
     python: str = sys.executable
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class RoleTask:
+    """A role of a run to rehearse.
+
+    Attributes:
+        setting: the run.
+        role: its role.
+        interpreter: the Python for it.
+    """
+
+    setting: RehearsalSettings
+    role: Role
+    interpreter: Interpreter
+
+
+def tasks_of(
+    setting: RehearsalSettings, roles: Sequence[Role], interpreters: Mapping[str, Interpreter]
+) -> list[RoleTask]:
+    """Tasks for the roles of one run; `interpreters` has the Python for each kind of role."""
+    return [RoleTask(setting, role, interpreters[role.kind]) for role in roles]
 
 
 def rehearse_all(
-    setting: RehearsalSettings,
-    roles: Sequence[Role],
-    interpreters: Mapping[str, Interpreter],
-    jobs: int,
-    deadline: float,
-    done: Callable[[RoleResult, float], None],
+    tasks: Sequence[RoleTask], jobs: int, deadline: float, done: Callable[[int, RoleResult, float], None]
 ) -> list[RoleResult]:
-    """Rehearse roles and return their results, in their order.
+    """Rehearse roles, of one run or of several, and return their results in their order.
 
-    One worker for each kind of role imports what they need, and forks for every role.
+    One worker for each interpreter imports what its roles need, and forks for every role. Roles of several runs that
+    are the same to a rehearsal are rehearsed once.
 
     Args:
-        setting: the run.
-        roles: the roles; those of a kind stand together.
-        interpreters: the Python for each kind of role.
-        jobs: processes at a time.
+        tasks: the roles.
+        jobs: roles at a time; a node of Ray, which mostly waits, comes beside them.
         deadline: seconds for each.
-        done: told of every result as it comes, with the seconds that it took.
+        done: told of every role as its result comes: its number, the result, and the seconds that it took; 0 for one
+            that is the same as another run's.
     """
-    found: list[RoleResult] = []
-    for kind, alike in groupby(roles, key=lambda role: role.kind):
-        mine = tuple(alike)
-        results: dict[int, RoleResult] = {}
-        with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=_place(kind)) as folder:
-            tasks = RoleTasks(setting, mine, Path(folder), jobs, deadline)
-            for end in _rehearse(tasks, interpreters[kind]):
-                result = results[end.number] = _result(tasks, end)
-                done(result, end.seconds)
-        found += [results[number] for number in range(len(mine))]
-    return found
+    found: dict[int, RoleResult] = {}
+    limit = deadline * (1 + -(-len(tasks) // jobs))  # imports may take as long as a role
+    events: Events = queue.SimpleQueue()
+    free = {True: 1, False: jobs}  # for nodes of Ray, and for others
+    with ExitStack() as stack:
+        workers = []
+        for interpreter, numbers in _by_interpreter(tasks).items():
+            mine = {number: tasks[number] for number in numbers}
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-", dir=_place(mine)))
+            workers.append(_Worker(mine, interpreter, Path(folder), deadline, limit, events))
+            stack.callback(workers[-1].end)
+        while len(found) < len(tasks):
+            for worker in workers:
+                while worker.waiting and free[worker.of_nodes]:
+                    free[worker.of_nodes] -= 1
+                    worker.begin()
+            worker, line = events.get()
+            before = len(worker.running)
+            for number, result, seconds in worker.hear(line):
+                found[number] = result
+                done(number, result, seconds)
+            free[worker.of_nodes] += before - len(worker.running)
+    return [found[number] for number in range(len(tasks))]
 
 
-def _place(kind: str) -> str | None:
-    """Folder for a kind's files; a short one for Ray, whose sockets' paths have at most 107 bytes."""
-    return SHORT if kind == "cluster" and os.access(SHORT, os.W_OK | os.X_OK) else None
+def _by_interpreter(tasks: Sequence[RoleTask]) -> dict[Interpreter, list[int]]:
+    numbers: dict[Interpreter, list[int]] = {}
+    for number, task in enumerate(tasks):
+        numbers.setdefault(task.interpreter, []).append(number)
+    return numbers
 
 
-def _result(tasks: RoleTasks, end: RoleEnd) -> RoleResult:
-    role = tasks.roles[end.number]
-    if end.problem:
-        return RoleResult(role.name, role.kind, role.stands_for, problems=[end.problem], late=end.late)
-    return RoleResult.from_json(json.loads((tasks.folder / f"{end.number}.json").read_text()))
+def _place(tasks: Mapping[int, RoleTask]) -> str | None:
+    """Folder for the files of roles; a short one for Ray, whose sockets' paths have at most 107 bytes."""
+    nodes = any(task.role.kind == "cluster" for task in tasks.values())
+    return SHORT if nodes and os.access(SHORT, os.W_OK | os.X_OK) else None
 
 
-def _rehearse(tasks: RoleTasks, interpreter: Interpreter) -> Iterator[RoleEnd]:
-    """Rehearse roles in a worker, and yield their ends; roles not begun when it dies end with it."""
-    began, left = time.monotonic(), set(range(len(tasks.roles)))
-    # imports may take as long as a role
-    limit = tasks.deadline * (1 + -(-len(tasks.roles) // tasks.jobs))
-    late = threading.Event()
-    with tempfile.TemporaryFile() as said:
-        worker = subprocess.Popen(
-            [interpreter.python, "-m", "scalelab.rehearse.forks"],
-            # Ray's processes take a name, which is not to be written over their variables
-            env={**_environment(interpreter), REHEARSAL: str(tasks.folder), "SPT_NOENV": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            start_new_session=True,
-        )
+class _Worker:
+    """A process that rehearses the roles of one interpreter, each when it is told to begin it.
 
-        def give_up() -> None:
-            late.set()
-            _kill(worker)
+    Args:
+        tasks: the roles by number.
+        interpreter: its Python.
+        folder: for its files.
+        deadline: seconds for each role.
+        limit: seconds for all.
+        events: takes what it says, a line at a time, and None when it has ended.
 
-        timer = threading.Timer(limit, give_up)
-        timer.start()
+    Attributes:
+        of_nodes: whether its roles are nodes of Ray.
+        waiting: roles that may begin; none until it has imported what they need.
+        running: roles that have begun.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[int, RoleTask],
+        interpreter: Interpreter,
+        folder: Path,
+        deadline: float,
+        limit: float,
+        events: Events,
+    ) -> None:
+        self.of_nodes = all(task.role.kind == "cluster" for task in tasks.values())
+        self.waiting, self.running = list[int](), set[int]()
+        self._left, self._same = dict(tasks), dict[int, int]()
+        self._folder, self._deadline, self._began, self._late = folder, deadline, time.monotonic(), False
+        roles = {number: (task.setting, task.role) for number, task in tasks.items()}
+        (folder / TASKS).write_bytes(pickle.dumps(RoleTasks(roles, folder, deadline)))
+        with (folder / SAID).open("wb") as said:
+            self._process = subprocess.Popen(
+                [interpreter.python, "-m", "scalelab.rehearse.forks", str(folder / TASKS)],
+                # Ray's processes take a name, which is not to be written over their variables
+                env={**_environment(interpreter), REHEARSAL: str(folder), "SPT_NOENV": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                start_new_session=True,
+            )
+        self._timer = threading.Timer(limit, self._give_up)
+        self._timer.start()
+        self._reader = threading.Thread(target=self._read, args=(events,))
+        self._reader.start()
+
+    def _read(self, events: Events) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            events.put((self, line))
+        events.put((self, None))
+
+    def _give_up(self) -> None:
+        self._late = True
+        _kill(self._process)
+
+    def begin(self) -> None:
+        """Let it begin the role that waits longest."""
+        number = self.waiting.pop(0)
+        self.running.add(number)
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, which the next event says
+            self._process.stdin.write(f"{number}\n".encode())
+            self._process.stdin.flush()
+
+    def hear(self, line: bytes | None) -> Iterator[tuple[int, RoleResult, float]]:
+        """Take a line of its; yields number, result and seconds of the roles that have ended with it.
+
+        Roles that have not when the process ends, end with it.
+        """
+        if line is None:
+            self.waiting.clear()
+            for number in [*self._left]:
+                yield self._ended(RoleEnd(number, time.monotonic() - self._began, self._why(), self._late))
+        elif not self._same:
+            self._same = {int(number): other for number, other in json.loads(line).items()}
+            self.waiting += [number for number, other in self._same.items() if number == other]
+        else:
+            end = RoleEnd(**json.loads(line))
+            for number in [number for number, other in self._same.items() if other == end.number]:
+                yield self._ended(replace(end, number=number, seconds=end.seconds * (number == end.number)), end.number)
+            if not self._left:
+                self._let_go()
+
+    def _ended(self, end: RoleEnd, rehearsed: int = -1) -> tuple[int, RoleResult, float]:
+        role = self._left.pop(end.number).role
+        self.running.discard(end.number)
+        if end.problem:
+            result = RoleResult(role.name, role.kind, role.stands_for, problems=[end.problem], late=end.late)
+        else:
+            result = RoleResult.from_json(json.loads((self._folder / f"{rehearsed}.json").read_text()))
+        return end.number, replace(result, stands_for=role.stands_for), end.seconds
+
+    def _let_go(self) -> None:
+        """Let it end: no role is to begin any more."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def _why(self) -> str:
+        """Say why it ended before its roles."""
+        if self._late:
+            return too_late(self._deadline)
+        code = self._process.wait()
+        return ended(code, (self._folder / SAID).read_text(errors="replace"))
+
+    def end(self) -> None:
+        """End it and what it left."""
+        self._timer.cancel()
+        self._let_go()
         code: int | None = None
-        try:
-            assert worker.stdin is not None
-            assert worker.stdout is not None
-            with suppress(BrokenPipeError):  # it has ended, and says why below
-                worker.stdin.write(pickle.dumps(tasks))
-                worker.stdin.close()
-            for line in worker.stdout:
-                end = RoleEnd(**json.loads(line))
-                left.discard(end.number)
-                yield end
-            code = worker.wait()
-        finally:
-            timer.cancel()
-            if code != 0:  # its processes may be there still
-                _kill(worker)
-            worker.wait()
-            _end_others(tasks.folder)  # a role that was killed leaves some, though its worker ends in order
-        said.seek(0)
-        problem = (
-            too_late(tasks.deadline)
-            if late.is_set()
-            else ended(worker.returncode, said.read().decode(errors="replace"))
-        )
-    for number in sorted(left):
-        yield RoleEnd(number, time.monotonic() - began, problem, late.is_set())
+        if not self._left:
+            with suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(END_SECONDS)
+        if code != 0:  # its processes may be there still
+            _kill(self._process)
+        self._process.wait()
+        _end_others(self._folder)  # a role that was killed leaves some, though its worker ends in order
+        self._reader.join()
 
 
 def _environment(interpreter: Interpreter) -> dict[str, str]:
@@ -149,7 +255,7 @@ def _environment(interpreter: Interpreter) -> dict[str, str]:
     # vLLM's build for GPUs finds no device without a driver, and has the CPU's models too
     vllm = {"VLLM_TARGET_DEVICE": "cpu"}
     own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", **vllm}
-    return {**os.environ, **own, **interpreter.environment}
+    return {**os.environ, **own, **dict(interpreter.environment)}
 
 
 def _kill(worker: subprocess.Popen[bytes]) -> None:

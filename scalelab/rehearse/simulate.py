@@ -30,8 +30,6 @@ from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispa
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn.attention.varlen import varlen_attn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from moe.model import attention, gpt, head, packing
 from moe.model.kernels import Host
@@ -64,10 +62,10 @@ class SimulatedDevice:
 @contextlib.contextmanager
 def simulated(world: SimulatedDevice) -> Iterator[FakeTensorMode]:
     """Let a `moe.train.trainer.Trainer` in this block be any rank of any number of ranks."""
-    replacements = [*other_ranks(world.report), *_gpu(world), *_routing(world), *_torch(), *_logprobs()]
+    replacements = [*other_ranks(world.report), *_gpu(world), *_routing(world), *_torch(), *_logprobs(), *_labels()]
     if torch.cuda.is_available():
         replacements += _cuda()
-    with all_replaced(replacements), FakeTensorMode(allow_non_fake_inputs=True) as mode, _Types():
+    with all_replaced(replacements), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         try:
             yield mode
         finally:
@@ -112,21 +110,28 @@ def _cuda() -> list[Replacement]:
     ]
 
 
-class _Types(TorchFunctionMode):
-    """Names of fake tensors' types by their label; torch would name the inner tensor's, which has no device.
+def _labels() -> list[Replacement]:
+    """Replace what torch would take from the tensor inside a fake one: its type's name, and pages for copies.
 
     Pages that are locked for copies to a device are as many as others.
     """
+    of_inner = torch.Tensor.type
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.pin_memory:
-            return args[0]
-        if kwargs and kwargs.get("pin_memory"):
-            kwargs = {**kwargs, "pin_memory": False}
-        found = func(*args, **(kwargs or {}))
-        if func is torch.Tensor.type and len(args) == 1 and not kwargs and args[0].device.type == "cuda":
-            return found if ".cuda." in found else found.replace("torch.", "torch.cuda.", 1)
-        return found
+    def name(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        found = of_inner(tensor, *args, **kwargs)
+        if args or kwargs or tensor.device.type != "cuda" or ".cuda." in found:
+            return found
+        return found.replace("torch.", "torch.cuda.", 1)
+
+    def unlocked(make: Any) -> Any:
+        return lambda *args, pin_memory=False, **kwargs: make(*args, **kwargs)
+
+    makers = ("empty", "empty_like", "zeros", "zeros_like")
+    return [
+        (torch.Tensor, "type", name),
+        (torch.Tensor, "pin_memory", lambda tensor, *args: tensor),
+        *((torch, maker, unlocked(getattr(torch, maker))) for maker in makers),
+    ]
 
 
 def _routing(world: SimulatedDevice) -> list[Replacement]:
@@ -211,8 +216,8 @@ def even(number: int, parts: int) -> np.ndarray:
     return number // parts + (np.arange(parts) < number % parts)
 
 
-class Answers(TorchDispatchMode):
-    """Answer operators whose result depends on numbers that fake tensors do not have.
+class Answers:
+    """Answers to operators whose result depends on numbers that fake tensors do not have.
 
     A number read on the host is 1. That of a real tensor is its own: when Python clears away an object of a model,
     such a number may name the memory to free. A mask selects ``chosen`` elements for each of its columns, as a map of
@@ -220,10 +225,10 @@ class Answers(TorchDispatchMode):
     """
 
     def __init__(self, world: SimulatedDevice) -> None:
-        super().__init__()
         self._chosen, self._gpu = world.chosen, world.hardware.gpu
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Give an operator's result, as far as it depends on numbers, or let it run."""
         aten = torch.ops.aten
         if func is aten._local_scalar_dense.default:
             if not isinstance(args[0], FakeTensor):
@@ -236,8 +241,8 @@ class Answers(TorchDispatchMode):
         if func is aten.record_stream.default:
             return None
         if func is aten._grouped_mm.default and not self._gpu:
-            return _grouped(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+            return _grouped(*args, **kwargs)
+        return func(*args, **kwargs)
 
 
 def _grouped(a: Tensor, b: Tensor, offs: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -26,16 +26,19 @@ from moe.settings import KernelChoice, TrainerSetup
 from moe.train.trainer import Trainer
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import expert_bias_names, shapes
+from moe.weights.parcels import parcels
+from scalelab.hardware import Device
 from scalelab.recipe.step import StepLoss
 from scalelab.rehearse import planned
 from scalelab.rehearse.collectives import Collectives
 from scalelab.rehearse.explain import explain
-from scalelab.rehearse.flops import counter
+from scalelab.rehearse.flops import Flops
 from scalelab.rehearse.memory import Memory
 from scalelab.rehearse.result import GIB, Phase, RoleResult
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
 from scalelab.rehearse.te_shapes import rehearsed_version
+from scalelab.rehearse.watching import Watching
 from scalelab.transfer.sizes import PARCEL
 
 _ON_HOST = ("build", "load", "export")
@@ -44,12 +47,16 @@ _ON_HOST = ("build", "load", "export")
 
 @dataclass(frozen=True)
 class Training:
-    """Setup of a trainer, and the work that it then does.
+    """Setup of a trainer, and the work that it then does: all that the rehearsal of a rank depends on, but the rank.
 
     Attributes:
+        hf: config.json of the model.
+        hardware: the GPU that is simulated; "cpu" takes the CPU's kernels.
+        imbalance: tokens that a rank's experts get, as a multiple of their even share.
         setup: its settings.
         ranks: trainer ranks.
         folder: the Hugging Face folder that it starts from; None for weights of the config's names and shapes.
+        at_random: whether those are random ones.
         longest: tokens of the longest sequence.
         sequence: makes one, of so many tokens and with a number.
         loss: of a step; None takes none.
@@ -59,9 +66,13 @@ class Training:
         micro_batches: of a rank's step, by which exchanges are counted.
     """
 
+    hf: dict[str, Any]
+    hardware: Device
+    imbalance: float
     setup: TrainerSetup
     ranks: int
     folder: str | None
+    at_random: bool
     longest: int
     sequence: Callable[[int, int], TrainingSequence]
     loss: LossFunction | None
@@ -73,11 +84,20 @@ class Training:
 
 def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
     """Run all phases of one trainer rank of RL; errors are recorded, not raised."""
+    return rehearse_training(subject(setting), role)
+
+
+def subject(setting: RehearsalSettings) -> Training:
+    """The training of RL, as far as a rehearsal sees it."""
     run = setting.run
-    training = Training(
+    return Training(
+        hf=run.model.to_hf(),
+        hardware=setting.hardware,
+        imbalance=setting.imbalance,
         setup=run.trainer_setup,
         ranks=run.cluster.trainers,
         folder=run.sft.pretrained if run.sft.traces is None else None,  # else it starts from what is fine-tuned
+        at_random=run.sft.pretrained is None,
         longest=run.generator.max_model_len,
         sequence=_completion,
         loss=StepLoss(run.recipe.loss),
@@ -86,30 +106,31 @@ def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
         publication=run.cluster.publication,
         micro_batches=setting.micro_batches,
     )
-    return rehearse_training(training, setting, role)
 
 
-def rehearse_training(training: Training, setting: RehearsalSettings, role: Role) -> RoleResult:
+def rehearse_training(training: Training, role: Role) -> RoleResult:
     """Run all phases of one trainer rank, whatever it trains for; errors are recorded, not raised."""
     result = RoleResult(role.name, role.kind, role.stands_for, micro_batches=training.micro_batches)
     with tempfile.TemporaryDirectory(prefix="scalelab-rehearsal-") as folder:
-        _TrainerRehearsal(training, setting, role, result, Path(folder)).run()
+        _TrainerRehearsal(training, role, result, Path(folder)).run()
     return result
 
 
 class _TrainerRehearsal:
-    def __init__(
-        self, training: Training, setting: RehearsalSettings, role: Role, result: RoleResult, folder: Path
-    ) -> None:
-        self.training, self.setting, self.role, self.result, self.folder = training, setting, role, result, folder
-        self.hf = setting.run.model.to_hf()
+    def __init__(self, training: Training, role: Role, result: RoleResult, folder: Path) -> None:
+        self.training, self.role, self.result, self.folder = training, role, result, folder
+        self.hf = training.hf
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.config = self._rehearsable(training.setup)
         self.ranks = training.ranks
         layout = self.config.layout
         self.data = self.ranks // (layout.tensor * layout.pipeline * layout.context)
         self.row = micro_batch(training.longest, self.config.tokens_per_micro_batch)
+        # made here, beside the simulation, in which every view of a tensor is looked at
+        self.shapes = {name: tuple(shape) for name, shape in shapes(self.hf).items()}
+        self.parts = self._parts() if training.publication != "files" else {}
         self.memory, self.collectives = Memory(self.device), Collectives()
+        self.watching = Watching(collectives=self.collectives, memory=self.memory)
         self.trainer: Trainer | None = None
 
     def run(self) -> None:
@@ -118,9 +139,9 @@ class _TrainerRehearsal:
         fields = architecture(self.hf).fields
         split = layout.context * layout.tensor
         world = SimulatedDevice(
-            self.setting.hardware,
+            self.training.hardware,
             fields.get("moe_router_topk", 0),
-            self.setting.imbalance,
+            self.training.imbalance,
             (-(-sum(self.row) // split), 1, self.hf["hidden_size"]),
             {LOSS: 0.0},
         )
@@ -138,13 +159,20 @@ class _TrainerRehearsal:
             "export": self._export,
         }
         self._say_what_is_left_out(fields)
-        with simulated(world), Answers(world), self.collectives, self.memory:
+        self.watching.answers = Answers(world)
+        with simulated(world), self.watching:
             for name, do in steps.items():
                 if not self._phase(name, do):
                     break
             if self.trainer is not None:
                 self.trainer.close()
                 self.trainer = None
+
+    def _parts(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of all that a broadcast of weights sends."""
+        itemsize = getattr(torch, self.config.dtype).itemsize
+        sent = parcels(self.hf, self.config.layout, itemsize, PARCEL)
+        return {name: tuple(shape) for parcel in sent for name, shape in parcel.parts()}
 
     def _rehearsable(self, config: TrainerSetup) -> TrainerSetup:
         """The run's configuration, without what needs packages for GPUs or a device of its own label."""
@@ -157,7 +185,7 @@ class _TrainerRehearsal:
             left.append("the optimiser on the host, which needs a simulated CUDA device: rehearsed on the device")
         optimizer = replace(optimizer, moments=moments, offload=optimizer.offload and self.device == "cuda")
         # Transformer Engine is not everywhere, see `scalelab.rehearse.te_shapes`
-        if self.setting.hardware.gpu and config.kernels != "local" and not rehearsed_version():
+        if self.training.hardware.gpu and config.kernels != "local" and not rehearsed_version():
             needed = "which need a simulated CUDA device (docs/rehearse.md)"
             left.append(f"Transformer Engine's layers, {needed}: rehearsed are the local ones")
         kernels: KernelChoice = "local" if config.kernels == "local" else "auto"
@@ -166,9 +194,9 @@ class _TrainerRehearsal:
 
     def _say_what_is_left_out(self, fields: dict[str, Any]) -> None:
         left = self.result.not_rehearsed
-        if self.setting.hardware.gpu and self.device == "cpu":
+        if self.training.hardware.gpu and self.device == "cpu":
             left.append("which device a tensor is on, and memory of build, load and export: see docs/rehearse.md")
-        if "num_moe_experts" in fields and self.setting.imbalance == 1:
+        if "num_moe_experts" in fields and self.training.imbalance == 1:
             left.append("uneven routing: every expert gets its even share; try --imbalance")
         left.append("numbers, kernels' own workspaces, fragmentation, checkpoints")
 
@@ -208,15 +236,15 @@ class _TrainerRehearsal:
 
     def _load(self) -> None:
         assert self.trainer is not None
-        folder, pretrained = self.training.folder, self.setting.run.sft.pretrained
+        folder = self.training.folder
         if folder and (Path(folder) / "config.json").is_file():
             found = {name: tuple(shape) for name, shape in FolderWeights(folder).shapes.items()}
         else:
-            found = {name: tuple(shape) for name, shape in shapes(self.hf).items()}
+            found = self.shapes
             if folder:
                 instead = "which is not here: names and shapes are the config's"
                 self.result.not_rehearsed.append(f"the tensors of SFT.pretrained ({folder}), {instead}")
-            elif pretrained is None:
+            elif self.training.at_random:
                 self.result.not_rehearsed.append("pretrained weights: the run starts from random ones")
         self.trainer.load_weights(_Files(found, getattr(torch, self.config.dtype)))
 
@@ -243,9 +271,10 @@ class _TrainerRehearsal:
         sequences = self._sequences()
         self.collectives.forget()
         self.collectives.per_micro_batch = True
-        with counter(self.row) as flops:
-            trainer.train_step(sequences, self.training.loss, self.training.lr)
-        self.result.flops = flops.get_total_flops() / stages
+        self.watching.flops = flops = Flops(self.row)
+        trainer.train_step(sequences, self.training.loss, self.training.lr)
+        self.watching.flops = None
+        self.result.flops = flops.total / stages
         exchanges = self.collectives.of_a_step(stages, self.training.micro_batches)
         self.result.collectives = [vars(exchange) for exchange in exchanges]
 
@@ -257,11 +286,10 @@ class _TrainerRehearsal:
             biases, (architecture(self.hf).fields.get("num_moe_experts", 0),)
         )
         if way == "files":
-            wanted |= {name: tuple(shape) for name, shape in shapes(self.hf).items() if self._is_here(name)}
+            wanted |= {name: shape for name, shape in self.shapes.items() if self._is_here(name)}
             walk = self.trainer.export_weights()
         else:
-            parts = [part for parcel in self.trainer.parcels(PARCEL) for part in parcel.parts()]
-            wanted |= {name: tuple(shape) for name, shape in parts}
+            wanted |= self.parts
             walk = self.trainer.export_parcels(PARCEL)
         self.collectives.forget()
         found = {name: tuple(tensor.shape) for name, tensor in walk}

@@ -15,11 +15,20 @@ from scalelab.start.traces import trace_sequence
 
 def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
     """Run all phases of one rank of the fine-tuning; errors are recorded, not raised."""
+    return rehearse_training(subject(setting), role)
+
+
+def subject(setting: RehearsalSettings) -> Training:
+    """The fine-tuning, as far as a rehearsal sees it."""
     run, sft = setting.run, setting.run.sft
-    training = Training(
+    return Training(
+        hf=run.model.to_hf(),
+        hardware=setting.hardware,
+        imbalance=setting.imbalance,
         setup=run.tuner_setup,
         ranks=sft.trainers,
         folder=sft.pretrained,
+        at_random=sft.pretrained is None,
         longest=run.longest_trace,
         sequence=_trace,
         loss=cross_entropy if sft.steps else None,
@@ -28,7 +37,6 @@ def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
         publication="files",
         micro_batches=tuner_micro_batches(run),
     )
-    return rehearse_training(training, setting, role)
 
 
 def _trace(tokens: int, number: int) -> TrainingSequence:

@@ -23,7 +23,7 @@ from scalelab.hardware import device
 from scalelab.launcher.slurm_job import ray_start
 from scalelab.rehearse.cluster import answers, free_port, wrong_variables
 from scalelab.rehearse.environment import interpreters
-from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all
+from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all, tasks_of
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import all_roles
 from scalelab.rehearse.setting import RehearsalSettings
@@ -37,7 +37,8 @@ def rehearsed(run: Run, deadline: float = 300, pythons: dict[str, Interpreter] |
     h100 = device("h100")
     roles = [role for role in all_roles(run, h100, fine_tuned=False) if role.kind == "cluster"]
     pythons = pythons or interpreters(None)
-    (result,) = rehearse_all(RehearsalSettings(run, h100), roles, pythons, 1, deadline, lambda *said: None)
+    tasks = tasks_of(RehearsalSettings(run, h100), roles, pythons)
+    (result,) = rehearse_all(tasks, 1, deadline, lambda *said: None)
     return result
 
 

@@ -12,11 +12,14 @@ import pytest
 
 from moe.settings import Layout
 from scalelab.cli import main
+from scalelab.experiment import resolve
 from scalelab.hardware import device
-from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all
+from scalelab.rehearse.cluster import Node, subject
+from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all, tasks_of
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
+from scalelab.run.config import Run
 from tests.helpers.rehearsals import MODELS, run_of
 
 
@@ -77,10 +80,87 @@ def rehearsed(interpreter: Interpreter, deadline: float) -> list[RoleResult]:
     roles = trainer_roles(layout, 2)
     told = []
     setting = RehearsalSettings(run_of(MODELS["llama"], layout, 2), device("h100"))
-    results = rehearse_all(setting, roles, {"trainer": interpreter}, 2, deadline, lambda *said: told.append(said))
+    tasks = tasks_of(setting, roles, {"trainer": interpreter})
+    results = rehearse_all(tasks, 2, deadline, lambda *said: told.append(said))
     assert [result.role for result in results] == [role.name for role in roles]
     assert len(told) == 2
     return results
+
+
+@pytest.mark.slow
+def test_ranks_that_two_runs_have_alike_are_rehearsed_once_and_others_are_not() -> None:
+    """More engines change no trainer rank; a longer sequence does."""
+    layout = Layout(tensor=2)
+    first = run_of(MODELS["llama"], layout, 2)
+    more = replace(first, cluster=replace(first.cluster, generators=5))
+    longer = replace(first, generator=replace(first.generator, max_model_len=2 * first.generator.max_model_len))
+    roles = trainer_roles(layout, 2)[:1]
+    others = [replace(role, stands_for=9) for role in roles]
+    settings = [RehearsalSettings(run, device("h100")) for run in (first, more, longer)]
+    tasks = [
+        task
+        for setting, mine in zip(settings, (roles, others, roles), strict=True)
+        for task in tasks_of(setting, mine, {"trainer": Interpreter()})
+    ]
+    took: dict[int, float] = {}
+
+    def tell(number: int, result: RoleResult, seconds: float) -> None:
+        took[number] = seconds
+
+    results = rehearse_all(tasks, 2, 280, tell)
+    assert [result.problems for result in results] == [[], [], []]
+    assert [bool(took[number]) for number in range(3)] == [True, False, True]
+    assert results[1] == replace(results[0], stands_for=9)
+    assert results[2].longest_row == 2 * results[0].longest_row
+
+
+def test_a_node_is_the_same_only_where_an_actor_would_see_no_difference() -> None:
+    """Of a run, actors that only start see their share of the node, an engine's devices and the graded tasks."""
+    run = resolve("h100/scalerl_8b").run
+
+    def node(of: Run) -> Node:
+        return subject(RehearsalSettings(of, device("h100")))
+
+    assert node(run) == node(replace(run, cluster=replace(run.cluster, generators=32, trainers=32)))
+    changes: list[Run] = [
+        replace(run, cluster=replace(run.cluster, trainers=4)),
+        replace(run, generator=replace(run.generator, tensor_parallel=4)),
+        replace(run, cluster=replace(run.cluster, devices_per_node=4)),
+        replace(run, tasks=resolve("quickstart").run.tasks, task_weights=resolve("quickstart").run.task_weights),
+        replace(run, sft=resolve("sft/scalerl_8b").run.sft),
+    ]
+    for changed in changes:
+        assert node(run) != node(changed)
+    assert node(run) != subject(RehearsalSettings(run, device("gb200")))
+
+
+def test_of_several_experiments_one_that_cannot_be_rehearsed_is_named_before_any_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["rehearse", "quickstart", "scalerl_17bx16", "--hardware", "h100"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "scalerl_17bx16: " in err
+
+
+def test_several_experiments_are_told_apart_in_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["h100/scalerl_8b", "quickstart"]
+    assert main(["rehearse", *names, "--only", "verifier"]) == 0
+    said = capsys.readouterr()
+    assert [line for line in said.out.splitlines() if " rehearsed for " in line] == [
+        "h100/scalerl_8b rehearsed for 80 × h100",
+        "quickstart rehearsed for 2 × cpu",
+    ]
+    for name in names:
+        assert f"{name}: verifier: ok* (" in said.err or f"{name}: verifier: ok (" in said.err
+    assert main(["rehearse", *names, "--only", "verifier", "--json"]) == 0
+    json_said = json.loads(capsys.readouterr().out)
+    assert json_said["ok"] is True
+    assert [(one["experiment"], one["hardware"]) for one in json_said["experiments"]] == [
+        ("h100/scalerl_8b", "h100"),
+        ("quickstart", "cpu"),
+    ]
 
 
 def test_a_process_that_dies_is_a_problem_of_its_role() -> None:
@@ -93,7 +173,7 @@ def test_a_role_whose_process_breaks_spares_the_others() -> None:
     """Roles of a kind that cannot be rehearsed: their module has no function for it, which shows after the fork."""
     roles = [replace(role, kind="ranks") for role in trainer_roles(Layout(tensor=2), 2)]
     setting = RehearsalSettings(run_of(MODELS["llama"], Layout(tensor=2), 2), device("h100"))
-    results = rehearse_all(setting, roles, {"ranks": Interpreter()}, 1, 50, lambda *said: None)
+    results = rehearse_all(tasks_of(setting, roles, {"ranks": Interpreter()}), 1, 50, lambda *said: None)
     assert [result.role for result in results] == [role.name for role in roles]
     for result in results:
         [problem] = result.problems

@@ -13,10 +13,11 @@ from torch.nn.attention.varlen import varlen_attn
 from scalelab.errors import LabError
 from scalelab.hardware import device
 from scalelab.rehearse.collectives import Collectives
-from scalelab.rehearse.flops import counter
+from scalelab.rehearse.flops import Flops, counter
 from scalelab.rehearse.memory import Memory
 from scalelab.rehearse.ranks import all_replaced, other_ranks
 from scalelab.rehearse.simulate import Answers, SimulatedDevice, simulated
+from scalelab.rehearse.watching import Watching
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,7 @@ def test_live_memory_is_that_of_the_tensors_that_live(actions: list[tuple[str, i
         storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in held}
         return sum(-(-size // BLOCK) * BLOCK for size in storages.values())
 
-    with FakeTensorMode(), memory, memory.phase() as peak:
+    with FakeTensorMode(), Watching(memory=memory), memory.phase() as peak:
         for action, number in actions:
             if action == "make":
                 held.append(torch.empty(number))
@@ -51,7 +52,7 @@ def test_live_memory_is_that_of_the_tensors_that_live(actions: list[tuple[str, i
 
 def test_kinds_are_followed_to_their_end() -> None:
     memory = Memory("cpu")
-    with FakeTensorMode(), memory:
+    with FakeTensorMode(), Watching(memory=memory):
         weight, other = torch.empty(BLOCK), torch.empty(BLOCK)
         memory.classify("weights", [weight])
         with memory.phase() as peak:
@@ -70,7 +71,7 @@ def four_ranks() -> Iterator[Collectives]:
         dist.init_process_group("nccl", rank=1, world_size=4)
         try:
             collectives.groups[dist.group.WORLD.group_name] = "all"
-            with collectives:
+            with Watching(collectives=collectives):
                 yield collectives
         finally:
             dist.destroy_process_group()
@@ -152,9 +153,19 @@ def test_sequences_of_other_lengths_are_counted_by_their_own(longest: int, piece
     assert flops.get_total_flops() == (2 + 5) * 2 * sum(piece**2 / 2 for piece in pieces) * 4 * 8
 
 
+def test_flops_are_summed_as_torchs_own_counter_sums_them() -> None:
+    flops = Flops()
+    with FakeTensorMode(), counter() as wanted, Watching(flops=flops):
+        layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4, bias=False))
+        q, k, v = (torch.empty(1, 2, 6, 8, requires_grad=True) for _ in "qkv")
+        rows = torch.nn.functional.scaled_dot_product_attention(q, k, v).reshape(-1, 8)
+        torch.bmm(rows.view(2, 6, 8), rows.view(2, 8, 6)).sum().add(layers(rows).sum()).backward()
+    assert flops.total == wanted.get_total_flops() > 0
+
+
 def test_a_number_of_a_real_tensor_is_its_own_and_that_of_a_fake_one_is_1() -> None:
     """vLLM's matrices free, by such a number, the memory behind them whenever Python clears them away."""
     real, world = torch.tensor(2**40 + 3), SimulatedDevice(device("h100"))
-    with simulated(world), Answers(world):
+    with simulated(world), Watching(Answers(world)):
         assert torch.empty(1, dtype=torch.int64).item() == 1
         assert real.item() == 2**40 + 3

@@ -12,7 +12,7 @@ from scalelab.cli import main
 from scalelab.hardware import device
 from scalelab.rehearse import environment
 from scalelab.rehearse.environment import how_to_set_up, interpreters, simulated_cuda
-from scalelab.rehearse.processes import REHEARSAL, ROOT, Interpreter, rehearse_all
+from scalelab.rehearse.processes import REHEARSAL, ROOT, Interpreter, rehearse_all, tasks_of
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import engine_roles, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
@@ -35,7 +35,7 @@ def test_an_environment_is_whole_or_not_there(tmp_path: Path) -> None:
     found = simulated_cuda(device("gb200"), tmp_path)
     assert found is not None
     assert found.python == str(tmp_path / ".rehearse/env/bin/python")
-    assert found.environment["SIMULATED_CAPABILITY_MAJOR"] == "10"
+    assert dict(found.environment)["SIMULATED_CAPABILITY_MAJOR"] == "10"
 
 
 def test_what_is_missing_is_said_in_one_line(
@@ -58,9 +58,10 @@ def test_the_trainer_has_a_runs_variables_beside_those_of_the_simulated_device(t
     pythons = interpreters(simulated)
     assert simulated is not None
     assert pythons["trainer"].python == simulated.python
-    assert pythons["trainer"].environment == {**pythons["trainer"].environment, **simulated.environment}
-    assert pythons["trainer"].environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    assert pythons["engine"].environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:False"
+    trainer, engine = (dict(pythons[kind].environment) for kind in ("trainer", "engine"))
+    assert trainer == {**trainer, **dict(simulated.environment)}
+    assert trainer["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert engine["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:False"
 
 
 @pytest.mark.slow
@@ -75,7 +76,7 @@ def test_a_mixture_lives_on_a_simulated_gpu(offload: bool) -> None:
     )
     pythons = interpreters(simulated_cuda(H100))
     roles = trainer_roles(layout, 8)  # two, which are forks of one process
-    result, other = rehearse_all(RehearsalSettings(run, H100), roles, pythons, 1, 280, lambda *said: None)
+    result, other = rehearse_all(tasks_of(RehearsalSettings(run, H100), roles, pythons), 1, 280, lambda *said: None)
     assert result.problems == other.problems == []
     assert result.memory_gib.get("optimizer", 0) == pytest.approx(result.plan_memory_gib["optimizer"], rel=1e-2)
     assert not any("which device" in line for line in result.not_rehearsed)
@@ -84,14 +85,16 @@ def test_a_mixture_lives_on_a_simulated_gpu(offload: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)
 @pytest.mark.skipif(simulated_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
-@pytest.mark.parametrize("name", BIG)
-def test_every_role_of_a_big_experiment_starts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """All of a documented placement, with the memory and the work that its plan has, in 8 GB of this machine's."""
+def test_every_role_of_the_big_experiments_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    """All documented placements at once, with the memory and the work of their plans, in 8 GB of this machine's."""
     with most_gib(REHEARSAL) as most:
-        assert main(["rehearse", name, "--devices", "yes", "--jobs", "2", "--set", "SFT.pretrained=/", "--json"]) == 0
+        assert main(["rehearse", *BIG, "--devices", "yes", "--jobs", "2", "--set", "SFT.pretrained=/", "--json"]) == 0
     assert 0 < most[0] <= 8e9 / 2**30
-    for role in json.loads(capsys.readouterr().out)["roles"]:
+    said = json.loads(capsys.readouterr().out)
+    assert [one["experiment"] for one in said["experiments"]] == [*BIG]
+    for role in (role for one in said["experiments"] for role in one["roles"]):
         assert role["ok"], role
         if role["kind"] in ("trainer", "engine"):
             assert role["peak_gib"] == pytest.approx(role["plan_gib"], rel=0.1)
@@ -115,7 +118,7 @@ def on_simulated_gpu(layout: Layout, world: int, **trainer: Any) -> RoleResult:
     run = run_of(MODELS["mixtral"], layout, world, "selective")
     run = replace(run, trainer=replace(run.trainer, **trainer))
     pythons, role = interpreters(simulated_cuda(H100)), trainer_roles(layout, world)[0]
-    (result,) = rehearse_all(RehearsalSettings(run, H100), [role], pythons, 1, 280, lambda *said: None)
+    (result,) = rehearse_all(tasks_of(RehearsalSettings(run, H100), [role], pythons), 1, 280, lambda *said: None)
     assert result.problems == []
     assert not any("Transformer Engine" in line for line in result.not_rehearsed)
     return result
@@ -157,8 +160,8 @@ def test_packages_for_gpus_without_a_driver_change_nothing(tmp_path: Path) -> No
     (tmp_path / "vllm-0.32.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
     layout = Layout(tensor=2)
     run = run_of(MODELS["llama"], layout, 2)
-    interpreter = Interpreter(environment={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    interpreter = Interpreter(environment=(("PYTHONPATH", f"{tmp_path}:{ROOT}"),))
     roles = [trainer_roles(layout, 2)[0], engine_roles(1, 1)[0]]
     pythons = {"trainer": interpreter, "engine": interpreter}
-    results = rehearse_all(RehearsalSettings(run, H100), roles, pythons, 1, 140, lambda *said: None)
+    results = rehearse_all(tasks_of(RehearsalSettings(run, H100), roles, pythons), 1, 140, lambda *said: None)
     assert [result.problems for result in results] == [[], []]

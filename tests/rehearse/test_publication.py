@@ -13,6 +13,7 @@ from moe.weights.hf_weights import own_parts
 from moe.weights.links import shapes
 from scalelab.hardware import device
 from scalelab.rehearse.simulate import Answers, SimulatedDevice, simulated
+from scalelab.rehearse.watching import Watching
 from tests.helpers.rehearsals import MODELS, run_of
 
 from moe.train.trainer import Trainer  # isort: skip  (torch's environment first, which `simulate` sets)
@@ -24,7 +25,7 @@ def staged(model: Model, layout: Layout, world: int, rank: int) -> dict[tuple[st
     """Bytes of the parts that a rank publishes, by name and place in the whole parameter."""
     config = replace(run_of(model, layout, world).trainer_setup, device="auto")
     simulation = SimulatedDevice(device("h100"))
-    with tempfile.TemporaryDirectory() as folder, simulated(simulation), Answers(simulation):
+    with tempfile.TemporaryDirectory() as folder, simulated(simulation), Watching(Answers(simulation)):
         trainer = Trainer(model.to_hf(), config, rank, world, f"file://{folder}/meeting")
         parts = {(name, cuts): part.nbytes for name, cuts, part in own_parts(trainer.model, trainer.hf_config)}
         trainer.close()

@@ -15,6 +15,7 @@ from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import shapes
 from scalelab.hardware import device
 from scalelab.rehearse.simulate import Answers, SimulatedDevice, simulated
+from scalelab.rehearse.watching import Watching
 from tests.helpers.rehearsals import MODELS, run_of
 
 from moe.train.trainer import Trainer  # isort: skip  (torch's environment first, which `simulate` sets)
@@ -83,7 +84,7 @@ def build(family: str, layout: Layout, world: int, rank: int, weights: Any) -> N
     model = MODELS[family]
     config = replace(run_of(model, layout, world).trainer_setup, device="auto")
     simulation = SimulatedDevice(device("h100"))
-    with tempfile.TemporaryDirectory() as folder, simulated(simulation), Answers(simulation):
+    with tempfile.TemporaryDirectory() as folder, simulated(simulation), Watching(Answers(simulation)):
         trainer = Trainer(model.to_hf(), config, rank, world, f"file://{folder}/meeting", weights=weights)
         trainer.close()
 

@@ -57,7 +57,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     meeting = tmp_path_factory.mktemp("ranks") / "meeting"
     done = subprocess.run(
         [SIMULATED.python, "-c", CODE, str(meeting)],
-        env={**os.environ, **SIMULATED.environment},
+        env={**os.environ, **dict(SIMULATED.environment)},
         capture_output=True,
         text=True,
         timeout=200,
