@@ -30,6 +30,7 @@ from moe.model.size import kv_bytes_per_token
 from moe.weights.links import shapes
 from scalelab.plan.memory import message_memory
 from scalelab.rehearse import gpu_platform, planned
+from scalelab.rehearse.answering import answer
 from scalelab.rehearse.collectives import Exchange
 from scalelab.rehearse.explain import explain
 from scalelab.rehearse.ranks import all_replaced, other_ranks
@@ -85,7 +86,7 @@ class _EngineRehearsal:
         self.result.longest_row = self.config.max_model_len
         self.result.plan_memory_gib = planned.engine_gib(self.hf, self.config)
         self.result.not_rehearsed += [
-            "a step of the engine: vLLM's worker, executor and kernels run on a GPU only, which captures CUDA graphs",
+            "the model's part of a step: vLLM's worker and kernels run on a GPU only, which captures CUDA graphs",
             "what vLLM takes for activations and CUDA graphs: the plan reserves for it",
         ]
         plain = vllm_ranks.init_model_parallel_group
@@ -139,11 +140,13 @@ class _EngineRehearsal:
         os.environ["VLLM_MLA_DISABLE"] = "0" if self.gpu else "1"  # as an engine there has it
         if self.gpu:
             self.there = gpu_platform.in_fork(self._on_gpu)
+            if self.config.record_routing:
+                self.result.not_rehearsed.append("the record of experts, whose form a test of the lab holds")
             self.result.not_rehearsed.append(f"the kernels that vLLM chooses there: {', '.join(self.there.kernels)}")
         self.vllm = self._engine_config(eager=True)
 
     def _on_gpu(self) -> gpu_platform.Choices:
-        """Configure vLLM and build its model as on a GPU; leaves this process useless for a CPU."""
+        """Configure vLLM, build its model and let an engine answer as on a GPU; builds nothing for a CPU any more."""
         with gpu_platform.platform_of(self.device):
             there = self._engine_config(eager=self.config.expert_bias)
             if there.use_v2_model_runner:
@@ -152,6 +155,7 @@ class _EngineRehearsal:
             self.vllm = self._engine_config(eager=True)
             self._build()
             found = gpu_platform.choices(there, self.vllm)
+            answer(self.folder, self.config, self.vllm)
         gpu_platform.hold(found, self.hf, self.config)
         return found
 

@@ -82,6 +82,73 @@ for family in ("glm4_moe", "deepseek_v3"):
 """
 
 
+ANSWERS = """
+from vllm.v1.worker.gpu.async_utils import AsyncOutput
+
+from scalelab.experiment import resolve
+from scalelab.hardware import device
+from scalelab.rehearse.engine import rehearse
+from scalelab.rehearse.roles import engine_roles
+from scalelab.rehearse.setting import RehearsalSettings
+from scalelab.rollout.engine import Engine
+from vllm.v1.outputs import LogprobsLists
+
+run = resolve("h100/scalerl_8b").run
+role = engine_roles(run.generator.tensor_parallel, run.cluster.generators)[0]
+get_output, took, add = AsyncOutput.get_output, Engine._took, Engine.add
+
+def without_logprobs(self):
+    made = get_output(self)
+    made.logprobs = None
+    return made
+
+def a_token_more(self):
+    made = get_output(self)
+    made.sampled_token_ids = [[*ids, 7] if ids else ids for ids in made.sampled_token_ids]
+    return made
+
+def all_logprobs(self):
+    made = get_output(self)
+    twice = [part.repeat(2, axis=1) for part in made.logprobs[:2]]
+    made.logprobs = LogprobsLists(twice[0], twice[1][:, ::-1] - 1, *made.logprobs[2:])
+    return made
+
+def takes_none(self, output):
+    output.new_logprobs = None
+    return took(self, output)
+
+def with_more(self, request):
+    object.__setattr__(request, "max_tokens", request.max_tokens + 1)
+    add(self, request)
+
+plain = (AsyncOutput, "get_output", get_output)
+changes = [
+    plain,
+    (AsyncOutput, "get_output", without_logprobs),
+    (AsyncOutput, "get_output", a_token_more),
+    (AsyncOutput, "get_output", all_logprobs),
+    (Engine, "_took", takes_none),
+    (Engine, "add", with_more),
+]
+for owner, name, value in changes:
+    kept = getattr(owner, name)
+    setattr(owner, name, value)
+    print("said:", rehearse(RehearsalSettings(run, device("h100")), role).problems)
+    setattr(owner, name, kept)
+"""
+
+
+@pytest.mark.slow
+def test_an_answer_that_is_not_read_as_it_was_given_breaks_the_rehearsal() -> None:
+    """Of vLLM's runner for GPUs, of its scheduler, and of the lab's engine on one."""
+    ended = subprocess.run([sys.executable, "-c", ANSWERS], capture_output=True, text=True, timeout=280, check=False)
+    said = [line.removeprefix("said: ") for line in ended.stdout.splitlines() if line.startswith("said: ")]
+    assert len(said) == 6, ended.stderr[-2000:]
+    assert said[0] == "[]"
+    assert all("configure: " in line for line in said[1:]), said
+    assert sum("the engine read" in line for line in said) == 3, said
+
+
 RECEIVES = """
 from dataclasses import replace
 

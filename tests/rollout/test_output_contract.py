@@ -17,14 +17,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from vllm.config import VllmConfig
 from vllm.v1.engine import EngineCoreOutput
-from vllm.v1.outputs import LogprobsLists, LogprobsTensors, ModelRunnerOutput
-from vllm.v1.worker.gpu.async_utils import AsyncOutput
+from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
-from vllm.v1.worker.gpu.sample.output import SamplerOutput
 
+from scalelab.rehearse.answering import as_handed_over
 from scalelab.rollout import engine, interruption
 from scalelab.rollout import generator as generator_module
 from scalelab.rollout.config import GeneratorSetup
@@ -77,18 +75,12 @@ def test_the_lab_reads_no_field_of_vllm_s_outputs_that_is_not_held_here() -> Non
 def hand_over_as_on_a_gpu(worker: Any) -> None:
     """Give a worker's outputs the form and the way that the model runner for GPUs gives them."""
     runner = worker.model_runner
-    sample, stream = runner.sample_tokens, SimpleNamespace(wait_stream=lambda other: None)
+    sample = runner.sample_tokens
 
     def sample_tokens(*args: Any, **kwargs: Any) -> ModelRunnerOutput:
         made = sample(*args, **kwargs)
-        count, logprobs = len(made.req_ids), made.logprobs
-        tokens_B1 = torch.tensor(made.sampled_token_ids, dtype=torch.int64).reshape(count, -1)
-        tensors = LogprobsTensors(*(torch.from_numpy(np.array(values)) for values in logprobs[:3]))
-        sampled_B = torch.ones(count, dtype=torch.int32)
-        sampler = SamplerOutput(tokens_B1, tensors, None, sampled_B, torch.zeros_like(sampled_B))
-        blank: Any = None
-        base = ModelRunnerOutput(made.req_ids, {name: at for at, name in enumerate(made.req_ids)}, blank)
-        out = AsyncOutput(base, sampler, sampled_B, stream, stream, False, None).get_output()
+        tokens = [token for (token,) in made.sampled_token_ids]
+        out = as_handed_over(made.req_ids, tokens, made.logprobs.logprobs[:, 0].tolist(), [1] * len(tokens))
         out.aux_output_connector_output = made.aux_output_connector_output
         return out
 
@@ -144,9 +136,6 @@ def test_outputs_of_the_runner_for_gpus_have_the_form_that_engines_read(
     for on_cpu in ("rank_no_logprobs", "draw_args"):
         monkeypatch.setattr(engine, on_cpu, lambda *_: pytest.fail("the lab's own sampling is for a CPU"))
     monkeypatch.setattr(generator_module, "Engine", AsOnAGpu)
-    event = SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
-    monkeypatch.setattr(torch.cuda, "Event", lambda **kwargs: event)
-    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
     *there, one_free, other_free = generated(folder, [*requests, *free])
 
     assert eagerly == [False], "CUDA graphs are captured"

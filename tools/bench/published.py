@@ -11,8 +11,9 @@ Each row is a published run, planned with `scalelab.plan` on the same devices, s
 - Decoding: vLLM benchmarks of Lambda (github.com/LambdaLabsML/vllm-benchmark, benchmark_v0.md, commit 0e8fc5d) and of
   J. Musgrave (johnmusgrave.com/p/vllm-throughput-latency-sweep-on).
 
-verl publishes seconds of a step (docs/advance/fully_async.md), and not the lengths of its completions, without which no
-step can be planned.
+- verl: its own `perf/mfu/actor`, as a user reports it (github.com/verl-project/verl, issue 965, 2025-04-13). verl
+  publishes seconds of a step (docs/advance/fully_async.md), and not the lengths of its completions, without which no
+  step can be planned.
 """
 
 from __future__ import annotations
@@ -207,6 +208,12 @@ def rows() -> tuple[Published, ...]:
                 "qwen/qwen3_30b_a3b", 4096, 256, {"pipeline": 8, "expert": 32}, device("gb200"), 8192, QWEN3_235B
             ),
             "96 layers here in place of 94, which eight stages cannot share evenly",
+        ),
+        Published(
+            "verl's update of the actor, H100, a user's",
+            "share of the peak",
+            0.33,
+            lambda: Assumptions.mfu,
         ),
         Published(
             "decoding of Llama-3.1-8B, A100 of 40 GB, 1 sequence",
