@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Rehearse all roles and print their results."""
     from scalelab.commands.output import print_json
     from scalelab.rehearse.processes import rehearse_all
+    from scalelab.signals import heed_signals
 
     for option in ("imbalance", "jobs", "deadline"):
         given = getattr(args, option)
@@ -78,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
         took = f"{seconds:.0f} s" if seconds else "the same as another's"
         print(f"{role}: {result.verdict} ({took})", file=sys.stderr)
 
+    heed_signals()  # a batch system's, too: processes and their folders are to be ended and removed
     started = time.monotonic()
     results = rehearse_all(tasks, args.jobs, args.deadline, tell)
     for rehearsal, result in zip(of, results, strict=True):

@@ -96,8 +96,9 @@ def rehearse_all(
         for interpreter, numbers in _by_interpreter(tasks).items():
             mine = {number: tasks[number] for number in numbers}
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-", dir=_place(mine)))
-            workers.append(_Worker(mine, interpreter, Path(folder), deadline, limit, events))
-            stack.callback(workers[-1].end)
+            workers.append(worker := _Worker(mine, interpreter, Path(folder), deadline, events))
+            stack.callback(worker.end)
+            worker.start(limit)
         while len(found) < len(tasks):
             for worker in workers:
                 while worker.waiting and free[worker.of_nodes]:
@@ -133,7 +134,6 @@ class _Worker:
         interpreter: its Python.
         folder: for its files.
         deadline: seconds for each role.
-        limit: seconds for all.
         events: takes what it says, a line at a time, and None when it has ended.
 
     Attributes:
@@ -148,44 +148,52 @@ class _Worker:
         interpreter: Interpreter,
         folder: Path,
         deadline: float,
-        limit: float,
         events: Events,
     ) -> None:
         self.of_nodes = all(task.role.kind == "cluster" for task in tasks.values())
         self.waiting, self.running = list[int](), set[int]()
         self._left, self._same = dict(tasks), dict[int, int]()
-        self._folder, self._deadline, self._began, self._late = folder, deadline, time.monotonic(), False
-        roles = {number: (task.setting, task.role) for number, task in tasks.items()}
-        (folder / TASKS).write_bytes(pickle.dumps(RoleTasks(roles, folder, deadline)))
-        with (folder / SAID).open("wb") as said:
+        self._interpreter, self._folder, self._deadline, self._events = interpreter, folder, deadline, events
+        self._began, self._late = time.monotonic(), False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._timer: threading.Timer | None = None
+        self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def start(self, limit: float) -> None:
+        """Start the process, which is ended after so many seconds."""
+        roles = {number: (task.setting, task.role) for number, task in self._left.items()}
+        (self._folder / TASKS).write_bytes(pickle.dumps(RoleTasks(roles, self._folder, self._deadline)))
+        with (self._folder / SAID).open("wb") as said:
             self._process = subprocess.Popen(
-                [interpreter.python, "-m", "scalelab.rehearse.forks", str(folder / TASKS)],
+                [self._interpreter.python, "-m", "scalelab.rehearse.forks", str(self._folder / TASKS)],
                 # Ray's processes take a name, which is not to be written over their variables
-                env={**_environment(interpreter), REHEARSAL: str(folder), "SPT_NOENV": "1"},
+                env={**_environment(self._interpreter), REHEARSAL: str(self._folder), "SPT_NOENV": "1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,
                 start_new_session=True,
             )
-        self._timer = threading.Timer(limit, self._give_up)
+        self._timer = threading.Timer(limit, self._give_up, (self._process,))
+        self._timer.daemon = True
         self._timer.start()
-        self._reader = threading.Thread(target=self._read, args=(events,))
         self._reader.start()
 
-    def _read(self, events: Events) -> None:
+    def _read(self) -> None:
+        assert self._process is not None
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            events.put((self, line))
-        events.put((self, None))
+            self._events.put((self, line))
+        self._events.put((self, None))
 
-    def _give_up(self) -> None:
+    def _give_up(self, process: subprocess.Popen[bytes]) -> None:
         self._late = True
-        _kill(self._process)
+        _kill(process)
 
     def begin(self) -> None:
         """Let it begin the role that waits longest."""
         number = self.waiting.pop(0)
         self.running.add(number)
+        assert self._process is not None
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended, which the next event says
             self._process.stdin.write(f"{number}\n".encode())
@@ -207,8 +215,8 @@ class _Worker:
             end = RoleEnd(**json.loads(line))
             for number in [number for number, other in self._same.items() if other == end.number]:
                 yield self._ended(replace(end, number=number, seconds=end.seconds * (number == end.number)), end.number)
-            if not self._left:
-                self._let_go()
+            if not self._left and self._process is not None:
+                _let_go(self._process)
 
     def _ended(self, end: RoleEnd, rehearsed: int = -1) -> tuple[int, RoleResult, float]:
         role = self._left.pop(end.number).role
@@ -219,14 +227,9 @@ class _Worker:
             result = RoleResult.from_json(json.loads((self._folder / f"{rehearsed}.json").read_text()))
         return end.number, replace(result, stands_for=role.stands_for), end.seconds
 
-    def _let_go(self) -> None:
-        """Let it end: no role is to begin any more."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-
     def _why(self) -> str:
         """Say why it ended before its roles."""
+        assert self._process is not None
         if self._late:
             return too_late(self._deadline)
         code = self._process.wait()
@@ -234,17 +237,26 @@ class _Worker:
 
     def end(self) -> None:
         """End it and what it left."""
-        self._timer.cancel()
-        self._let_go()
-        code: int | None = None
-        if not self._left:
-            with suppress(subprocess.TimeoutExpired):
-                code = self._process.wait(END_SECONDS)
-        if code != 0:  # its processes may be there still
-            _kill(self._process)
-        self._process.wait()
-        _end_others(self._folder)  # a role that was killed leaves some, though its worker ends in order
-        self._reader.join()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._process is not None:
+            _let_go(self._process)
+            code: int | None = None
+            if not self._left:
+                with suppress(subprocess.TimeoutExpired):
+                    code = self._process.wait(END_SECONDS)
+            if code != 0:  # its processes may be there still
+                _kill(self._process)
+            self._process.wait()
+        # a role that was killed leaves some, though its worker ends in order; and a signal may come while one starts
+        _end_others(self._folder)
+
+
+def _let_go(worker: subprocess.Popen[bytes]) -> None:
+    """Let a worker end: no role is to begin any more."""
+    assert worker.stdin is not None
+    with suppress(BrokenPipeError):
+        worker.stdin.close()
 
 
 def _environment(interpreter: Interpreter) -> dict[str, str]:

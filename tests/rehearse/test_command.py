@@ -3,9 +3,13 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -161,6 +165,31 @@ def test_several_experiments_are_told_apart_in_what_is_printed(capsys: pytest.Ca
         ("h100/scalerl_8b", "h100"),
         ("quickstart", "cpu"),
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ask", [signal.SIGINT, signal.SIGTERM])
+def test_a_rehearsal_that_is_asked_to_stop_leaves_no_process_and_no_folder(ask: signal.Signals, tmp_path: Path) -> None:
+    """Though a shell makes what it starts in the background ignore SIGINT."""
+    command = [sys.executable, "-m", "scalelab", "rehearse", "h100/scalerl_8b", "--only", "trainer", "--only", "engine"]
+    environ = os.environ | {"TMPDIR": str(tmp_path), "OF_TEST": str(tmp_path)}
+    ignored = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    process = subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True, preexec_fn=ignored)
+    try:
+        ends = time.monotonic() + 100
+        while not [*tmp_path.glob("rehearsal-*/said")]:
+            assert time.monotonic() < ends, "the workers to start"
+            time.sleep(0.1)
+        process.send_signal(ask)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, said) == (130, "scalelab: interrupted\n")
+    assert [*tmp_path.glob("rehearsal-*")] == []
+    mark = f"OF_TEST={tmp_path}\0".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            assert mark not in path.read_bytes()
 
 
 def test_a_process_that_dies_is_a_problem_of_its_role() -> None:
