@@ -105,7 +105,7 @@ class Core:
             self._hasher = get_request_block_hasher(hashed, function)
 
     def collective_rpc(self, work: object, args: object = ()) -> list[None]:
-        """Nothing: there are no workers."""
+        """Do nothing: there are no workers."""
         return [None]
 
     def _add(self, request: EngineCoreRequest) -> None:
@@ -125,7 +125,7 @@ class Core:
         return made.get(0, EngineCoreOutputs())
 
 
-def answer(folder: Path, setup: GeneratorSetup, built: VllmConfig) -> None:
+def let_engine_answer(folder: Path, setup: GeneratorSetup, built: VllmConfig) -> None:
     """Let an engine take two completions of the longest prompts, one to its end and one that is cut off.
 
     Called where vLLM takes this host for one with a GPU.

@@ -56,7 +56,7 @@ NOT_REHEARSED = (
 
 
 @dataclass(frozen=True)
-class Node:
+class RehearsedNode:
     """A node of Ray, and the actors that start on it: all that its rehearsal depends on.
 
     Attributes:
@@ -78,7 +78,7 @@ class Node:
     run: Run = field(compare=False)
 
 
-def subject(setting: RehearsalSettings) -> Node:
+def subject(setting: RehearsalSettings) -> RehearsedNode:
     """The first node of a run, as far as a rehearsal sees it; it waits no longer for devices than that does."""
     run = setting.run
     cluster, gpu = run.cluster, run.cluster.device == "gpu"
@@ -92,7 +92,7 @@ def subject(setting: RehearsalSettings) -> Node:
         generators=ranks if cluster.share_devices else 1,
         startup_seconds=UP_SECONDS,
     )
-    return Node(
+    return RehearsedNode(
         devices=setting.hardware.per_node if gpu else run.devices,
         gpu=gpu,
         cluster=of_node,
@@ -112,7 +112,7 @@ def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
 
 
 class _NodeRehearsal:
-    def __init__(self, node: Node, result: RoleResult, folder: Path) -> None:
+    def __init__(self, node: RehearsedNode, result: RoleResult, folder: Path) -> None:
         self.node, self.result, self.folder = node, result, folder
         self.address = f"{HOST}:{free_port()}"
 

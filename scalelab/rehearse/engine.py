@@ -30,7 +30,7 @@ from moe.model.size import kv_bytes_per_token
 from moe.weights.links import shapes
 from scalelab.plan.memory import message_memory
 from scalelab.rehearse import gpu_platform, planned
-from scalelab.rehearse.answering import answer
+from scalelab.rehearse.answering import let_engine_answer
 from scalelab.rehearse.collectives import Exchange
 from scalelab.rehearse.explain import explain
 from scalelab.rehearse.ranks import all_replaced, other_ranks
@@ -155,7 +155,7 @@ class _EngineRehearsal:
             self.vllm = self._engine_config(eager=True)
             self._build()
             found = gpu_platform.choices(there, self.vllm)
-            answer(self.folder, self.config, self.vllm)
+            let_engine_answer(self.folder, self.config, self.vllm)
         gpu_platform.hold(found, self.hf, self.config)
         return found
 

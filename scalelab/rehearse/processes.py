@@ -34,7 +34,7 @@ END_SECONDS = 20.0
 TASKS, SAID = "tasks", "said"
 """Files of a worker: its tasks, and what it and its libraries say."""
 Events: TypeAlias = "queue.SimpleQueue[tuple[_Worker, bytes | None]]"
-"""What workers say, a line at a time, and None of one that has ended."""
+"""Lines that workers say, and None of one that has ended."""
 
 
 @dataclass(frozen=True)

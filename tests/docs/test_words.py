@@ -41,6 +41,7 @@ SHARED_FUNCTIONS = frozenset(
         "differences",
         "rates",
         "rehearse",
+        "subject",
         "walk",
         "clean",
         "digest",

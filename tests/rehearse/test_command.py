@@ -18,7 +18,7 @@ from moe.settings import Layout
 from scalelab.cli import main
 from scalelab.experiment import resolve
 from scalelab.hardware import device
-from scalelab.rehearse.cluster import Node, subject
+from scalelab.rehearse.cluster import RehearsedNode, subject
 from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all, tasks_of
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import trainer_roles
@@ -119,10 +119,10 @@ def test_ranks_that_two_runs_have_alike_are_rehearsed_once_and_others_are_not() 
 
 
 def test_a_node_is_the_same_only_where_an_actor_would_see_no_difference() -> None:
-    """Of a run, actors that only start see their share of the node, an engine's devices and the graded tasks."""
+    """Actors that only start see their share of the node, an engine's devices and the graded tasks."""
     run = resolve("h100/scalerl_8b").run
 
-    def node(of: Run) -> Node:
+    def node(of: Run) -> RehearsedNode:
         return subject(RehearsalSettings(of, device("h100")))
 
     assert node(run) == node(replace(run, cluster=replace(run.cluster, generators=32, trainers=32)))

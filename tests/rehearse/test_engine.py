@@ -140,7 +140,7 @@ for owner, name, value in changes:
 
 @pytest.mark.slow
 def test_an_answer_that_is_not_read_as_it_was_given_breaks_the_rehearsal() -> None:
-    """Of vLLM's runner for GPUs, of its scheduler, and of the lab's engine on one."""
+    """Damage to what vLLM's runner for GPUs gives, to what a request asks for, and to the lab's reading."""
     ended = subprocess.run([sys.executable, "-c", ANSWERS], capture_output=True, text=True, timeout=280, check=False)
     said = [line.removeprefix("said: ") for line in ended.stdout.splitlines() if line.startswith("said: ")]
     assert len(said) == 6, ended.stderr[-2000:]
