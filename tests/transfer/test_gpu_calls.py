@@ -85,7 +85,7 @@ print("done", there)
 @pytest.mark.skipif(SIMULATED is None, reason="needs tools/rehearse/install.sh")
 def test_torch_takes_the_calls_on_a_simulated_device() -> None:
     assert SIMULATED is not None
-    python = {**os.environ, **SIMULATED.environment}
+    python = {**os.environ, **dict(SIMULATED.environment)}
     done = subprocess.run(
         [SIMULATED.python, "-c", ON_SIMULATED], env=python, capture_output=True, text=True, timeout=200, check=False
     )
