@@ -98,12 +98,13 @@ def check_disk(path: Path, run: Run, step_hours: float | None) -> None:
     if step_hours is None and run.budget.hours is not None:
         unknown = f" in all {run.budget.steps:,} of Budget.steps, as nobody knows how many Budget.hours pays for"
     gib = {name: f"{size / 2**30:.1f}" for name, size in vars(needed).items()}
+    elsewhere = "move the run to a larger disk" if there else "give another --out"
     raise LabError(
         f"{parent} has {free / 2**30:.1f} GiB free, and this run writes up to {needed.total / 2**30:.1f} GiB{unknown} "
         f"and needs 1 GiB in any case: {gib['checkpoints']} of checkpoints (CheckpointPolicy.keep_last, .keep_every), "
         f"{gib['waiting']} of rollouts beside them, {gib['completions']} of completions "
         f"(Retention.keep_last, .keep_every, .train_every, .train_gib), {gib['lines']} of lines; free some, keep less, "
-        "or give another --out"
+        f"or {elsewhere}"
     )
 
 

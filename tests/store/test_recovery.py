@@ -154,6 +154,7 @@ def test_a_start_counts_what_the_run_will_write(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(LabError, match=r"this run writes up to .* of checkpoints .*Retention.keep_last") as refused:
         check_disk(tmp_path, large, None)
     assert len(str(refused.value).splitlines()) == 1
+    assert str(refused.value).endswith("or give another --out")
     free["bytes"] = 2**30 - 1
     with pytest.raises(LabError, match="needs 1 GiB in any case"):
         check_disk(tmp_path, run, None)
@@ -180,6 +181,9 @@ def test_what_is_on_the_disk_already_needs_no_room(tmp_path: Path, monkeypatch: 
     with open(tmp_path / "there", "wb") as file:
         os.truncate(file.fileno(), disk_needed(large, None).total)  # sparse: it takes no room
     check_disk(tmp_path, large, None)
+    os.truncate(tmp_path / "there", 2**20)
+    with pytest.raises(LabError, match="keep less, or move the run to a larger disk"):  # it cannot go on elsewhere
+        check_disk(tmp_path, large, None)
 
 
 @pytest.mark.parametrize(("due", "step"), [(True, 7), (False, 6)])
