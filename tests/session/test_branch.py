@@ -173,8 +173,8 @@ def test_branches_are_compared_prompt_by_prompt_on_what_was_evaluated_after_the_
         means = []
         for out in (branch, parent):
             lines = [one for one in read_lines(out / "evals.jsonl") if one["task"] == task and one["step"] > 2]
-            late = [line["step"] for line in lines if 0.75 * at <= line["tokens"] <= 1.001 * at][-LATE:]
-            rows = [row for step in late for row in read_table(out / f"rollouts/step_{step:06d}.parquet").to_pylist()]
+            steps = [line["step"] for line in lines if 0.75 * at <= line["tokens"] <= 1.001 * at][-LATE:]
+            rows = [row for step in steps for row in read_table(out / f"rollouts/step_{step:06d}.parquet").to_pylist()]
             mine = [row for row in rows if row["task"] == task]
             prompts = sorted({row["prompt_id"] for row in mine})
             means.append([np.mean([row["reward"] for row in mine if row["prompt_id"] == name]) for name in prompts])
