@@ -5,7 +5,8 @@ exported, of the fine-tuning (the tuner) too, where a run begins with one. A dev
 and loaded, and receives new weights. A verifier grades for real, on this machine. Ray starts on the loopback, with a
 node's devices as numbers and an actor of each role. Printed are memory and FLOPs beside the plan's, every exchange
 between ranks, what broke, and what could not be rehearsed (docs/rehearse.md). The exit code is 1 if a role would break,
-or was rehearsed with another setting than the run's. Roles that several experiments have alike are rehearsed once.
+or was rehearsed with another setting than the run's. Trainer ranks and Ray nodes that several experiments have
+alike are rehearsed once.
 
 Examples:
   scalelab rehearse scalerl_8b

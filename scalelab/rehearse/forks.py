@@ -20,6 +20,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -103,10 +104,13 @@ def _same(tasks: RoleTasks, modules: Mapping[str, ModuleType]) -> dict[int, int]
     firsts: list[tuple[object, int]] = []
     same = {}
     for number, (setting, role) in tasks.roles.items():
+        same[number] = number
         subject = getattr(modules[role.kind], "subject", None)
-        what = number if subject is None else (subject(setting), replace(role, stands_for=0))
-        same[number] = next((first for seen, first in firsts if seen == what), number)
-        firsts.append((what, number))
+        if subject is not None:
+            with suppress(Exception):  # what cannot be made or compared, as a user's arrays, is rehearsed, and says why
+                what = subject(setting), replace(role, stands_for=0)
+                same[number] = next((first for seen, first in firsts if seen == what), number)
+                firsts.append((what, number))
     return same
 
 

@@ -78,7 +78,7 @@ def rehearse_all(
     """Rehearse roles, of one run or of several, and return their results in their order.
 
     One worker for each interpreter imports what its roles need, and forks for every role. Roles of several runs that
-    are the same to a rehearsal are rehearsed once.
+    are the same to a rehearsal (`subject` of their kind's module) are rehearsed once.
 
     Args:
         tasks: the roles.
@@ -88,7 +88,7 @@ def rehearse_all(
             that is the same as another run's.
     """
     found: dict[int, RoleResult] = {}
-    limit = deadline * (1 + -(-len(tasks) // jobs))  # imports may take as long as a role
+    limit = whole_limit(tasks, jobs, deadline)
     events: Events = queue.SimpleQueue()
     free = {True: 1, False: jobs}  # for nodes of Ray, and for others
     with ExitStack() as stack:
@@ -111,6 +111,12 @@ def rehearse_all(
                 done(number, result, seconds)
             free[worker.of_nodes] += before - len(worker.running)
     return [found[number] for number in range(len(tasks))]
+
+
+def whole_limit(tasks: Sequence[RoleTask], jobs: int, deadline: float) -> float:
+    """Seconds in which all roles end if none takes longer than its deadline, and imports no longer than a role."""
+    nodes = sum(task.role.kind == "cluster" for task in tasks)  # one after the other
+    return deadline * (1 + max(nodes, -(-len(tasks) // jobs)))
 
 
 def _by_interpreter(tasks: Sequence[RoleTask]) -> dict[Interpreter, list[int]]:

@@ -90,8 +90,11 @@ def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
 def subject(setting: RehearsalSettings) -> Training:
     """The training of RL, as far as a rehearsal sees it."""
     run = setting.run
+    hf, routed = run.model.to_hf(), tuple[int, ...]()
+    if run.recipe.router_replay:
+        routed = hf["num_hidden_layers"], architecture(hf).fields["moe_router_topk"]
     return Training(
-        hf=run.model.to_hf(),
+        hf=hf,
         hardware=setting.hardware,
         imbalance=setting.imbalance,
         setup=run.trainer_setup,
@@ -99,7 +102,7 @@ def subject(setting: RehearsalSettings) -> Training:
         folder=run.sft.pretrained if run.sft.traces is None else None,  # else it starts from what is fine-tuned
         at_random=run.sft.pretrained is None,
         longest=run.generator.max_model_len,
-        sequence=_completion,
+        sequence=_Completions(routed),
         loss=StepLoss(run.recipe.loss),
         lr=None,
         held_out=False,
@@ -329,10 +332,25 @@ def micro_batch(longest: int, budget: int) -> list[int]:
     return [longest] * whole + ([rest] if rest else [])
 
 
-def _completion(tokens: int, number: int) -> TrainingSequence:
-    """A completion as the recipe hands it to the trainer."""
-    floats = {name: np.ones(tokens, np.float32) for name in ("old_logprobs", "advantages", "weights", "same_version")}
-    return TrainingSequence(np.zeros(tokens, np.int32), {**floats, "sequence_ids": np.full(tokens, number, np.int64)})
+@dataclass(frozen=True)
+class _Completions:
+    """Maker of completions as the recipe hands them to the trainer.
+
+    Attributes:
+        routed: layers, and experts per token, of the record that comes with each (router replay); none without one.
+    """
+
+    routed: tuple[int, ...] = ()
+
+    def __call__(self, tokens: int, number: int) -> TrainingSequence:
+        names = ("old_logprobs", "advantages", "weights", "same_version")
+        extras: dict[str, np.ndarray] = {name: np.ones(tokens, np.float32) for name in names}
+        extras["sequence_ids"] = np.full(tokens, number, np.int64)
+        record_TLK = None
+        if self.routed:
+            layers, chosen = self.routed
+            record_TLK = np.tile(np.arange(chosen, dtype=np.int16), (tokens, layers, 1))
+        return TrainingSequence(np.zeros(tokens, np.int32), extras, record_TLK)
 
 
 def _group_names(context: bool) -> dict[str, str]:

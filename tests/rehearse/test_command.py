@@ -13,15 +13,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from moe.settings import Layout
 from scalelab.cli import main
 from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.rehearse.cluster import RehearsedNode, subject
-from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all, tasks_of
+from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all, tasks_of, whole_limit
 from scalelab.rehearse.result import RoleResult
-from scalelab.rehearse.roles import trainer_roles
+from scalelab.rehearse.roles import Role, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
 from scalelab.run.config import Run
 from tests.helpers.rehearsals import MODELS, run_of
@@ -116,6 +118,16 @@ def test_ranks_that_two_runs_have_alike_are_rehearsed_once_and_others_are_not() 
     assert [bool(took[number]) for number in range(3)] == [True, False, True]
     assert results[1] == replace(results[0], stands_for=9)
     assert results[2].longest_row == 2 * results[0].longest_row
+
+
+@given(st.lists(st.sampled_from(["cluster", "engine"]), min_size=1, max_size=9), st.integers(1, 9))
+def test_every_role_has_its_time_whatever_was_rehearsed_before_it(kinds: list[str], jobs: int) -> None:
+    """Nodes of Ray come one after the other, and as many others at a time as there are jobs."""
+    setting = RehearsalSettings(resolve("quickstart").run, device("cpu"))
+    tasks = tasks_of(setting, [Role(kind, kind, 0, 1) for kind in kinds], dict.fromkeys(kinds, Interpreter()))
+    nodes = kinds.count("cluster")
+    last = max(nodes, -(-(len(kinds) - nodes) // jobs))
+    assert whole_limit(tasks, jobs, 10.0) >= 10.0 * (1 + last), "imports have the time of a role, too"
 
 
 def test_a_node_is_the_same_only_where_an_actor_would_see_no_difference() -> None:

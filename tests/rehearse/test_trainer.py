@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from moe.model.families import Model, routed_experts
+from moe.sequences import TrainingSequence
 from moe.settings import RECOMPUTE, KernelChoice, Layout
 from moe.weights.links import shapes
 from scalelab.experiment import resolve
@@ -20,7 +22,7 @@ from scalelab.recipe.losses import GRPO
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import Role, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
-from scalelab.rehearse.trainer import micro_batch, rehearse
+from scalelab.rehearse.trainer import micro_batch, rehearse, rehearse_training, subject
 from tests.helpers.rehearsals import LENGTH, MODELS, run_of
 
 pytestmark = pytest.mark.slow
@@ -227,6 +229,26 @@ def test_a_first_policy_takes_its_weights_and_a_forward_pass() -> None:
         assert result.problems == []
         assert result.memory_gib["reference"] == pytest.approx(result.plan_memory_gib["reference"], rel=1e-2)
         assert result.flops == pytest.approx(result.plan_flops, rel=0.01)
+
+
+def test_router_replay_is_rehearsed_and_a_record_that_does_not_fit_breaks_it() -> None:
+    run = run_of(MODELS["mixtral"], Layout(expert=8), 8)
+    replayed = replace(run, recipe=replace(run.recipe, router_replay=True))
+    role = trainer_roles(run.trainer.layout, 8)[0]
+    plain, training = (subject(RehearsalSettings(one, H100)) for one in (run, replayed))
+    assert plain != training, "they are not the same to a rehearsal"
+    assert rehearse_training(training, role).problems == []
+    whole = training.sequence(4, 0).routed_TLK
+    assert whole is not None
+    assert whole.shape == (4, 2, 2), "tokens, layers, experts per token"
+    for layers, chosen in ((1, 2), (2, 3)):
+
+        def sequence(tokens: int, number: int, shape: tuple[int, int] = (layers, chosen)) -> TrainingSequence:
+            return replace(training.sequence(tokens, number), routed_TLK=np.zeros((tokens, *shape), np.int16))
+
+        lacking = replace(training, sequence=sequence)
+        (problem,) = rehearse_training(lacking, role).problems
+        assert problem.startswith("step: "), problem
 
 
 def test_busier_experts_take_more_memory() -> None:
