@@ -82,7 +82,6 @@ def subject(setting: RehearsalSettings) -> RehearsedNode:
     """The first node of a run, as far as a rehearsal sees it; it waits no longer for devices than that does."""
     run = setting.run
     cluster, gpu = run.cluster, run.cluster.device == "gpu"
-
     ranks = packed(cluster.trainers, cluster.devices_per_node)[0]
     of_node = Cluster(
         device=cluster.device,

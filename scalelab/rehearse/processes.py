@@ -104,7 +104,7 @@ def rehearse_all(
                 while worker.waiting and free[worker.of_nodes]:
                     free[worker.of_nodes] -= 1
                     worker.begin()
-            worker, line = events.get()
+            worker, line = events.get()  # each worker ends by its limit, and says so
             before = len(worker.running)
             for number, result, seconds in worker.hear(line):
                 found[number] = result

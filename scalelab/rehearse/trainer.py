@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from megatron.core import parallel_state
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from moe.model.architectures import architecture
 from moe.model.packing import LOSS, LossFunction
@@ -26,7 +27,6 @@ from moe.settings import KernelChoice, TrainerSetup
 from moe.train.trainer import Trainer
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import expert_bias_names, shapes
-from moe.weights.parcels import parcels
 from scalelab.hardware import Device
 from scalelab.recipe.step import StepLoss
 from scalelab.rehearse import planned
@@ -129,9 +129,6 @@ class _TrainerRehearsal:
         layout = self.config.layout
         self.data = self.ranks // (layout.tensor * layout.pipeline * layout.context)
         self.row = micro_batch(training.longest, self.config.tokens_per_micro_batch)
-        # made here, beside the simulation, in which every view of a tensor is looked at
-        self.shapes = {name: tuple(shape) for name, shape in shapes(self.hf).items()}
-        self.parts = self._parts() if training.publication != "files" else {}
         self.memory, self.collectives = Memory(self.device), Collectives()
         self.watching = Watching(collectives=self.collectives, memory=self.memory)
         self.trainer: Trainer | None = None
@@ -170,12 +167,6 @@ class _TrainerRehearsal:
             if self.trainer is not None:
                 self.trainer.close()
                 self.trainer = None
-
-    def _parts(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of all that a broadcast of weights sends."""
-        itemsize = getattr(torch, self.config.dtype).itemsize
-        sent = parcels(self.hf, self.config.layout, itemsize, PARCEL)
-        return {name: tuple(shape) for parcel in sent for name, shape in parcel.parts()}
 
     def _rehearsable(self, config: TrainerSetup) -> TrainerSetup:
         """The run's configuration, without what needs packages for GPUs or a device of its own label."""
@@ -243,7 +234,7 @@ class _TrainerRehearsal:
         if folder and (Path(folder) / "config.json").is_file():
             found = {name: tuple(shape) for name, shape in FolderWeights(folder).shapes.items()}
         else:
-            found = self.shapes
+            found = {name: tuple(shape) for name, shape in shapes(self.hf).items()}
             if folder:
                 instead = "which is not here: names and shapes are the config's"
                 self.result.not_rehearsed.append(f"the tensors of SFT.pretrained ({folder}), {instead}")
@@ -289,10 +280,12 @@ class _TrainerRehearsal:
             biases, (architecture(self.hf).fields.get("num_moe_experts", 0),)
         )
         if way == "files":
-            wanted |= {name: shape for name, shape in self.shapes.items() if self._is_here(name)}
+            wanted |= {name: tuple(shape) for name, shape in shapes(self.hf).items() if self._is_here(name)}
             walk = self.trainer.export_weights()
         else:
-            wanted |= self.parts
+            with unset_fake_temporarily():  # which takes longer for every view
+                parts = [part for parcel in self.trainer.parcels(PARCEL) for part in parcel.parts()]
+            wanted |= {name: tuple(shape) for name, shape in parts}
             walk = self.trainer.export_parcels(PARCEL)
         self.collectives.forget()
         found = {name: tuple(tensor.shape) for name, tensor in walk}
